@@ -128,7 +128,7 @@ mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the
 	$(BIN)/python tools/mutants.py $(ARGS)
 
 # The rooms whose docstrings begin as tools/docstrings.py wants.
-DESCRIBED := client core engine net collectives shipping telemetry api src/ropewalk/__init__.py src/ropewalk/__main__.py src/ropewalk/testing.py
+DESCRIBED := client core engine net collectives shipping telemetry api src/ropewalk/__init__.py src/ropewalk/__main__.py src/ropewalk/testing.py training
 
 # mypy takes two thirds of the time; the others are checked beside it.
 CHECKS := check-types check-docs check-format check-lint check-docstrings check-imports check-protos check-access

@@ -28,8 +28,9 @@ from .worker_sums import reduce_replicas, sum_over_workers
 _Value = TypeVar("_Value")
 
 Update = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""What a worker's own optimizer does: gradients by name in, what to add to the values by name
-out."""
+"""Type of a worker's own optimizer: gradients by name in, and out what to add to the values by
+name.
+"""
 
 PushBeside = Callable[[float | None], None]
 """Pushes in the same step what is no array of the store, such as rows of ``rw.embedding``. Called
@@ -56,8 +57,8 @@ class ArrayStore(NamedArrays):
         arrays: First values, as a nested structure of dicts, lists and tuples; the chief's count.
             A leaf may be a :class:`Variable` made under the strategy, such as a table whose values
             are made on the servers.
-        optimizer: Its rule is applied to what is pushed; or one for each name; None: only
-            ``push_delta`` and ``assign`` change values.
+        optimizer: Optimizer whose rule is applied to what is pushed; or one for each name; None:
+            only ``push_delta`` and ``assign`` change values.
         strategy: Where the arrays live; None: the current one.
         name: Comes first in every name.
         mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
@@ -68,7 +69,8 @@ class ArrayStore(NamedArrays):
 
     Attributes:
         strategy: Where the arrays live.
-        mean: As the constructor was told; may be changed between two steps.
+        mean: Whether gradients are averaged, as the constructor was told; may be changed between
+            two steps.
         variables: By name.
 
     Raises:
@@ -115,10 +117,10 @@ class ArrayStore(NamedArrays):
     def updates(
         self, gradients: Any, scale: float | None = None
     ) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
-        """What each optimizer has to apply: pairs of gradient and variable.
+        """Collect what each optimizer has to apply: pairs of gradient and variable.
 
         Args:
-            gradients: As :meth:`push` takes them.
+            gradients: Gradients, as :meth:`push` takes them.
             scale: Multiplies them; None: they stay as they are.
 
         Raises:
@@ -168,7 +170,8 @@ class ArrayStore(NamedArrays):
     def _made(
         self, deltas: Mapping[str, Any], kept: Kept | None
     ) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
-        """What a worker's own optimizer has made: what is added, and what is overwritten, by name.
+        """Collect what a worker's own optimizer has made: what is added, and what is overwritten,
+        by name.
 
         None: it is refused, and what the optimizer has now may be NaN, too.
         """
@@ -188,7 +191,7 @@ class ArrayStore(NamedArrays):
         in sync, averages are averaged; counters are the same on all of them.
 
         Args:
-            moved: What the step made of each average, by name.
+            moved: Change that the step made to each average, by name.
 
         Raises:
             UnknownVariableError: The store has no array of such a name.
@@ -223,18 +226,19 @@ class ArrayStore(NamedArrays):
         reduced: bool = False,
         beside: PushBeside | None = None,
     ) -> Any:
-        """A step of its own, outside of ``run``: push, and return the values that come back.
+        """Make a step, outside of ``run``: push, and return the values that come back.
 
         With parameter servers it is one round trip, and values lack what other workers push later.
 
         Args:
-            gradients: As :meth:`push` takes them; None: no gradients. ``update`` is then given an
-                empty dict.
+            gradients: Gradients, as :meth:`push` takes them; None: no gradients. ``update`` is then
+                given an empty dict.
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
-            assigned: What to overwrite in the same push; not with replicas in sync.
+            assigned: Values to overwrite in the same push, by name; not with replicas in sync.
             rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
             kept: With ``update``, as :meth:`push_by` takes it.
-            averages: As :meth:`push_averages` takes them; in sync those of a worker.
+            averages: Moving averages, as :meth:`push_averages` takes them; in sync those of a
+                worker.
             reduced: Whether gradients are those of :meth:`reduce`.
             beside: Pushes what is no array of the store; None: nothing.
 
@@ -288,7 +292,7 @@ class ArrayStore(NamedArrays):
         moves: list[tuple[Variable, MovedAverage]],
         assigned: Mapping[str, Any],
     ) -> Any:
-        """A step in which no replica takes part: what it pushes is known when it begins."""
+        """Make a step in which no replica takes part: what it pushes is known when it begins."""
         require_own(self.strategy, "this store")
         added: Mapping[str, Any] = {}
         if update is not None:
@@ -304,7 +308,7 @@ class ArrayStore(NamedArrays):
         return self._tree(values)
 
     def reduce(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """Gradients of a worker as one of all workers in sync: averaged, or added up.
+        """Reduce gradients of a worker to one of all workers in sync: averaged, or added up.
 
         For what has to see them before :meth:`exchange`; outside of ``run``, on every worker.
 
@@ -329,7 +333,7 @@ class ArrayStore(NamedArrays):
         averages: Mapping[str, MovedAverage] | None = None,
         beside: PushBeside | None = None,
     ) -> Any:
-        """A part of a step of ``run``: push at once, and return the values that come of it.
+        """Make a part of a step of ``run``: push at once, and return the values that come of it.
 
         Gradients of the replicas in sync are added up, as those of ``apply_gradients`` are. Each
         replica has to call this.
@@ -337,10 +341,10 @@ class ArrayStore(NamedArrays):
         Args:
             gradients: By name; None for none.
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
-            assigned: What to overwrite in the same push; not with replicas in sync.
+            assigned: Values to overwrite in the same push, by name; not with replicas in sync.
             rows: Gradients of tables, by name, of a strategy with one replica.
             kept: With ``update``, as :meth:`push_by` takes it.
-            averages: As :meth:`push_averages` takes them.
+            averages: Moving averages, as :meth:`push_averages` takes them.
             beside: Pushes what is no array of the store, for a strategy with one replica.
 
         Returns:
@@ -385,7 +389,7 @@ class ArrayStore(NamedArrays):
         are_reduced: bool,
         beside: PushBeside | None,
     ) -> None:
-        """A step of which all is done once, in a merge of the replicas."""
+        """Make a step of which all is done once, in a merge of the replicas."""
         strategy, replicas = self.strategy, len(self.strategy.extended.replica_devices)
         workers = workers_in_sync(strategy)
         scale = 1.0 / workers if self.mean and workers > 1 else None
@@ -426,13 +430,13 @@ class ArrayStore(NamedArrays):
 
     @property
     def scale(self) -> float | None:
-        """What gradients of one replica are multiplied by before they are added up; None: 1."""
+        """Factor of one replica's gradients before they are added up; None: 1."""
         replicas = self.strategy.extended.num_replicas_in_sync
         return 1.0 / replicas if self.mean and replicas > 1 else None
 
 
 def _no_replica(strategy: Strategy, method: str) -> RuntimeError:
-    """The error of a method that is called outside of ``run`` under several replicas."""
+    """Make the error of a method that is called outside of ``run`` under several replicas."""
     return RuntimeError(
         f"{method} outside of strategy.run, under a strategy with "
         f"{len(strategy.extended.replica_devices)} replicas in this process: which of them the "

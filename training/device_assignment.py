@@ -1,4 +1,6 @@
-"""Which devices a replica of TPUStrategy computes on. As ``tf.tpu.experimental``'s class."""
+"""Devices on which a replica of TPUStrategy computes, as in ``tf.tpu.experimental``. As
+``tf.tpu.experimental``'s class.
+"""
 
 from collections.abc import Sequence
 from math import prod
@@ -24,8 +26,9 @@ class DeviceAssignment:
             length 1 is dropped.
 
     Attributes:
-        topology: As given.
-        core_assignment: As given, shape ``(replicas, logical devices of each)``, int64. Read-only.
+        topology: Topology that the constructor was given.
+        core_assignment: Core assignment that the constructor was given, shape ``(replicas, logical
+            devices of each)``, int64. Read-only.
 
     Raises:
         ValueError: It has another shape, a number below 0, or one twice.
@@ -55,14 +58,14 @@ class DeviceAssignment:
         computation_stride: Sequence[int] | None = None,
         num_replicas: int = 1,
     ) -> Self:
-        """Neighbouring devices for each replica.
+        """Assign neighbouring devices to each replica.
 
         Args:
             topology: See the class.
             computation_shape: Logical devices of a replica along each axis of a TPU's topology;
                 their product counts here. None: one.
             computation_stride: All ones, or None.
-            num_replicas: How many replicas.
+            num_replicas: Number of replicas.
 
         Raises:
             ValueError: A number below 1, or another stride.
@@ -82,7 +85,7 @@ class DeviceAssignment:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas."""
+        """Number of replicas."""
         return int(self.core_assignment.shape[0])
 
     @property
@@ -91,5 +94,5 @@ class DeviceAssignment:
         return int(self.core_assignment.shape[1])
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """The number of a replica's logical device in ``jax.local_devices()``."""
+        """Find the number of a replica's logical device in ``jax.local_devices()``."""
         return int(self.core_assignment[replica, logical_core])

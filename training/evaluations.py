@@ -14,13 +14,13 @@ _FOLDER = "eval"
 
 
 class Evaluation(BaseModel):
-    """One checkpoint's results.
+    """The results of one checkpoint.
 
     Attributes:
         global_step: Global step of the checkpoint.
         final: Whether it was the job's last.
-        metrics: What the program computed.
-        seconds: How long that took.
+        metrics: Metrics that the program computed.
+        seconds: Duration of the evaluation.
     """
 
     # A model that diverged has a loss of NaN; JSON's null would not read back as a number.
@@ -43,7 +43,7 @@ def write_evaluation(model_dir: str, evaluation: Evaluation, name: str = "") -> 
 
 
 def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:
-    """All results, or those of this name, by step; empty if there are none.
+    """Read all results, or those of this name, by step; empty if there are none.
 
     A file that is damaged is left out, and named in the log.
     """

@@ -159,7 +159,7 @@ class SidecarEvaluator:
         return result
 
     def _summarize(self, result: Evaluation) -> None:
-        """For TensorBoard, under the tags of the job's own metrics."""
+        """Write a result for TensorBoard, under the tags of the job's own metrics."""
         if not self._summarizes:
             return
         if self._summaries is None:

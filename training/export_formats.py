@@ -25,7 +25,7 @@ _FORMATS = {
 
 
 def format_of(target: Path, said: str | None) -> str:
-    """The format, as it was said or as the target's ending says.
+    """Choose the format, as it was said or as the target's ending says.
 
     Raises:
         ValueError: There is none of that name, or the ending says none.
@@ -44,7 +44,7 @@ def format_of(target: Path, said: str | None) -> str:
 
 
 def check_installed(name: str) -> None:
-    """Whether what a format needs is here.
+    """Check that what a format needs is here.
 
     Raises:
         MissingExtraError: It is not; says which extra to install.
@@ -57,7 +57,7 @@ def check_installed(name: str) -> None:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[dict[str, Array]]:
-    """The arrays of a safetensors file, read-only, by name; valid in the block."""
+    """Map the arrays of a safetensors file, read-only, by name; valid in the block."""
     with path.open("rb") as stream:
         begin, specs, offsets = read_header(stream, path=str(path))
     yield {
@@ -69,7 +69,7 @@ def mapped(path: Path) -> Iterator[dict[str, Array]]:
 
 
 def mapped_npy(path: Path) -> Array:
-    """The array of a ``.npy`` file, read-only, mapped into memory.
+    """Map the array of a ``.npy`` file, read-only, into memory.
 
     Raises:
         ValueError: It is no such file, or one with objects.
@@ -80,12 +80,14 @@ def mapped_npy(path: Path) -> Array:
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], dtype: DType) -> Array:
-    """A new array in a file, for what may be larger than memory."""
+    """Make an array in a file, for what may be larger than memory."""
     return np.memmap(path, dtype, "w+", shape=shape)
 
 
 def write_torch(arrays: Mapping[str, Array], target: Path) -> None:
-    """A dictionary of tensors, as ``torch.load`` reads it: the state of a module by its names."""
+    """Write a dictionary of tensors, as ``torch.load`` reads it: the state of a module by its
+    names.
+    """
     from .torch_bridge.tensors import to_tensor
 
     torch = require("torch", "torch")
@@ -93,7 +95,7 @@ def write_torch(arrays: Mapping[str, Array], target: Path) -> None:
 
 
 def write_orbax(arrays: Mapping[str, Array], target: Path) -> None:
-    """A tree of dictionaries, as Orbax' ``StandardCheckpointer`` restores it.
+    """Write a tree of dictionaries, as Orbax' ``StandardCheckpointer`` restores it.
 
     Raises:
         ValueError: The names make no tree: one begins another.
@@ -104,7 +106,7 @@ def write_orbax(arrays: Mapping[str, Array], target: Path) -> None:
 
 
 def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Names as paths: ``layers/0/w`` is ``["layers"]["0"]["w"]``.
+    """Nest names as paths: ``layers/0/w`` is ``["layers"]["0"]["w"]``.
 
     Raises:
         ValueError: One is another's beginning, or has a part that is no name of a file: none, ``.``
@@ -127,7 +129,7 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_keras(arrays: Mapping[str, Array], target: Path, model: Any) -> None:
-    """A model with these weights, as ``keras.models.load_model`` reads it.
+    """Write a model with these weights, as ``keras.models.load_model`` reads it.
 
     Args:
         arrays: By the paths of the model's weights.

@@ -23,7 +23,7 @@ _BLOCK_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _ExportSource:
-    """What is exported.
+    """The source of an export.
 
     Attributes:
         specs: Specifications of the arrays.
@@ -36,7 +36,7 @@ class _ExportSource:
     writes: bool = True
 
     def chosen(self, names: Iterable[str] | None, prefix: str) -> "_ExportSource":
-        """Some of it, under names without the prefix."""
+        """Select some of it, under names without the prefix."""
         known = {spec.name: spec for spec in self.specs}
         wanted = [name for name in known if name.startswith(prefix)]
         if names is not None:
@@ -80,9 +80,10 @@ def export(
             ``ArrayStore``, a bridge's state or optimizer or ``shared_weights``, variables, or
             arrays by name. Of a job in which all workers call this, the chief writes.
         target: A path of this machine. Its folder exists.
-        format: None: as the target's ending says: ``.safetensors``, ``.pt``, ``.pth``, ``.keras``.
+        format: Format of the file; None: as the target's ending says: ``.safetensors``, ``.pt``,
+            ``.pth``, ``.keras``.
         model: For ``keras``: built, of the same layers. Its weights are overwritten.
-        names: Which variables; None: all.
+        names: Names of the variables; None: all.
         prefix: Only those that begin with it, under names without it.
         overwrite: Whether to replace what is there.
 
@@ -179,7 +180,7 @@ def _of_memory(values: Mapping[str, Any]) -> _ExportSource:
 
 
 def _parts_of(value: Any) -> Iterator[memoryview]:
-    """A value's bytes; of a large variable some rows at a time."""
+    """Yield a value's bytes; of a large variable some rows at a time."""
     if not isinstance(value, Variable):
         yield as_bytes(np.ascontiguousarray(value))
         return

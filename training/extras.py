@@ -7,12 +7,12 @@ from ..core.errors import MissingExtraError
 
 
 def require(module: str, extra: str, what: str | None = None) -> ModuleType:
-    """A framework's module.
+    """Import a framework's module.
 
     Args:
         module: Module to import, e.g. ``torch``.
         extra: Extra of Ropewalk that installs it.
-        what: What needs it, for the message; None: the bridge of the extra's name.
+        what: Feature that needs it, for the message; None: the bridge of the extra's name.
 
     Raises:
         MissingExtraError: It is not installed; says which extra to install.

@@ -17,14 +17,14 @@ from ..core.settings import Settings
 def goes_on(
     before: JobRecord, record: JobRecord, *, job_id: str, old: bool, waits_s: float
 ) -> str | None:
-    """Why a job may still go on from a final checkpoint; None: that is the end.
+    """Say why a job may still go on from a final checkpoint; None: that is the end.
 
     Args:
         before: The record when the evaluator began; an empty one if there was none.
         record: The record as it is now.
         job_id: Identifier of the evaluator's job; empty: it is not known.
         old: Whether the checkpoint was there before the evaluator began.
-        waits_s: How much longer to wait for a job that has not begun yet. Unit: seconds.
+        waits_s: Time to wait still for a job that has not begun yet. Unit: seconds.
     """
     if not old:
         return None
@@ -54,7 +54,7 @@ class JobEnd:
         self._until = time.monotonic() + (settings.join_timeout_s if in_cluster else 0)
 
     def goes_on_from(self, path: str) -> str | None:
-        """Why a job may still go on from a final checkpoint; None: that is the end.
+        """Say why a job may still go on from a final checkpoint; None: that is the end.
 
         Args:
             path: Path of the checkpoint.

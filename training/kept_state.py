@@ -34,14 +34,15 @@ class KeptState:
     was applied, by which program (a random number), and which entries it has a state for.
 
     Args:
-        entries: What the state may have, by name: first values, of which shapes and dtypes count.
+        entries: First values of the state by name, of which shapes and dtypes count.
         load: Gives the optimizer entries, by name.
         strategy: Strategy under which the state is kept.
         kind: Kind of the optimizer, a part of the names.
         prefix: Prefix of all names; empty or without a slash at its end.
 
     Attributes:
-        updates: How often the optimizer was applied; a job that resumes goes on counting.
+        updates: Number of times that the optimizer was applied; a job that resumes goes on
+            counting.
         steps: Steps since then; whoever makes one that counts adds it.
     """
 
@@ -85,7 +86,8 @@ class KeptState:
         return [self._vector, *(f"{self._folder}/{name}" for name in self._arrays)]
 
     def pushed(self, now: Callable[[], Mapping[str, Any] | None]) -> dict[str, Array]:
-        """What this worker overwrites, by the names of variables; only the copy that counts has it.
+        """Collect what this worker overwrites, by the names of variables; only the copy that counts
+        has it.
 
         Args:
             now: Returns the state as it is; of an entry that is not there nothing is overwritten.
@@ -140,6 +142,6 @@ class KeptState:
 
 
 def can_keep(entry: Any) -> bool:
-    """Whether an entry is numbers that a variable may have."""
+    """Return whether an entry is numbers that a variable may have."""
     dtype = np.asarray(entry).dtype
     return dtype.kind in "biuf" or dtype == _BFLOAT16

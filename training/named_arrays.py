@@ -83,7 +83,7 @@ class NamedArrays(Shown):
 
     @property
     def names(self) -> list[str]:
-        """Of the arrays, in the order of the tree."""
+        """Array names in tree order."""
         return list(self._tree_names)
 
     @property
@@ -97,12 +97,12 @@ class NamedArrays(Shown):
         return self.strategy.extended.alone
 
     def pull(self, names: Iterable[str] | None = None) -> Any:
-        """Values on the host, read-only; they stay as they are, however long they are kept.
+        """Pull values to the host, read-only; they stay as they are, however long they are kept.
 
         In ``run`` those of the step; outside as they are now, by one round trip.
 
         Args:
-            names: Which; None: all.
+            names: Names of the arrays; None: all.
 
         Returns:
             The tree; with ``names`` a dict of these.
@@ -118,7 +118,7 @@ class NamedArrays(Shown):
         return dict(zip(wanted, values, strict=True))
 
     def pull_rows(self, name: str, indices: Any) -> Any:
-        """Rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
+        """Pull rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
         return self._found(name).sparse_read(indices)
 
     def assign(self, values: Any) -> None:
@@ -159,7 +159,9 @@ class NamedArrays(Shown):
             ) from None
 
     def _by_name(self, given: Any) -> Mapping[str, Any]:
-        """What was given for each name: a tree like that of the values, or a mapping of names."""
+        """Find what was given for each name: a tree like that of the values, or a mapping of
+        names.
+        """
         if isinstance(given, Mapping) and given.keys() <= self.variables.keys():
             return given
         found, structure = optree.tree_flatten(given, none_is_leaf=True)
@@ -176,7 +178,7 @@ class NamedArrays(Shown):
 
 
 def _free_prefix(strategy: Strategy, names: Sequence[str]) -> str:
-    """What to put before names so that no variable has one of them; the same on every task.
+    """Choose what to put before names so that no variable has one of them; the same on every task.
 
     Nothing where creators make the variables: those of an Estimator find them again by name.
     """

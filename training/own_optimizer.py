@@ -1,4 +1,4 @@
-"""What happens if an optimizer has no rule: deltas, or an error."""
+"""Choice for an optimizer that has no rule: deltas, or an error."""
 
 import logging
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Deltas = Literal["allow", "forbid", "always"]
 
 
 def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
-    """Where an optimizer runs.
+    """Choose where an optimizer runs.
 
     Args:
         place: Where it runs according to the table of rules.
@@ -49,7 +49,8 @@ def tell_of_half_precision(arrays: Mapping[str, Array], kind: str, *, as_deltas:
     Args:
         arrays: Arrays that an optimizer updates, by name.
         kind: Kind of the optimizer, for messages.
-        as_deltas: It runs on the worker and its changes travel; else it runs on the servers.
+        as_deltas: Whether it runs on the worker and its changes travel; else it runs on the
+            servers.
     """
     half = [n for n, a in arrays.items() if is_float(a.dtype) and a.dtype.itemsize < 4]
     if not half:

@@ -1,4 +1,4 @@
-"""What a program changes by hand in a model's arrays, between two steps, where others have them."""
+"""Changes of a program by hand in a model's arrays, between two steps, where others have them."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,8 @@ class ProgramChanges:
 
     Args:
         store: Store of the arrays.
-        example: What such a program does, for messages: the rest of a sentence after "as".
-        remedy: What to do instead, for messages: sentences without the last stop.
+        example: Example of such a program, for messages: the rest of a sentence after "as".
+        remedy: Advice for messages: sentences without the last stop.
 
     Attributes:
         count: Whether this worker's changes count.
@@ -43,7 +43,7 @@ class ProgramChanges:
         return True
 
     def give_before_step(self, changed: Mapping[str, Array]) -> bool:
-        """As :meth:`give`, before each step, also with no changes.
+        """Give changes as :meth:`give` does, before each step, also with no changes.
 
         Raises:
             ConfigurationError: Another asynchronous worker than the chief has changed arrays before

@@ -33,7 +33,8 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
 
 
 def report_metrics(metrics: Mapping[str, Any], model: str = "") -> None:
-    """As :func:`report`, for scalars whose names a framework has chosen: ``total_steps`` too.
+    """Report scalars whose names a framework has chosen, as :func:`report` does: ``total_steps``
+    too.
 
     Args:
         metrics: Scalars by name.
@@ -59,7 +60,7 @@ def report_metrics(metrics: Mapping[str, Any], model: str = "") -> None:
 
 
 def task_type() -> str:
-    """This process's role: chief, worker or evaluator."""
+    """Return this process's role: chief, worker or evaluator."""
     runtime = program_cluster()
     if runtime is not None:
         return runtime.task.task.type
@@ -67,5 +68,5 @@ def task_type() -> str:
 
 
 def is_evaluator() -> bool:
-    """Whether this process should evaluate, not train."""
+    """Return whether this process should evaluate, not train."""
     return task_type() == EVALUATOR

@@ -27,16 +27,16 @@ _RATES = ("scale", "scale_by_schedule")
 
 
 def optimizer_of(place: OnServer) -> Optimizer:
-    """A new optimizer with the rule of a place."""
+    """Make an optimizer with the rule of a place."""
     return Optimizer(built_in(place.rule), **place.arguments)
 
 
 def place_torch(name: str, group: Hyperparameters) -> Place:
-    """Where a ``torch.optim`` optimizer runs.
+    """Choose where a ``torch.optim`` optimizer runs.
 
     Args:
         name: Name of the optimizer's class.
-        group: One of its ``param_groups``, without the parameters.
+        group: Group of its ``param_groups``, without the parameters.
     """
     if group.get("maximize"):
         return OnWorker("maximizes, rules minimize")
@@ -45,11 +45,12 @@ def place_torch(name: str, group: Hyperparameters) -> Place:
 
 
 def place_keras(name: str, config: Hyperparameters) -> Place:
-    """Where a ``keras.optimizers`` optimizer runs.
+    """Choose where a ``keras.optimizers`` optimizer runs.
 
     Args:
         name: Name of the optimizer's class.
-        config: Its ``get_config()``, with the rate as a number or as a callable of the step.
+        config: Configuration by its ``get_config()``, with the rate as a number or as a callable of
+            the step.
     """
     if config.get("use_ema"):
         return OnWorker("keeps a moving average of the weights (use_ema)")
@@ -65,7 +66,7 @@ def place_keras(name: str, config: Hyperparameters) -> Place:
 
 
 def place_optax(parts: Sequence[tuple[str, Hyperparameters]]) -> Place:
-    """Where a chain of optax transformations runs.
+    """Choose where a chain of optax transformations runs.
 
     Args:
         parts: Each transformation's name and hyperparameters, in order, without identities.
@@ -97,7 +98,7 @@ def place_optax(parts: Sequence[tuple[str, Hyperparameters]]) -> Place:
 
 @cache
 def torch_entries() -> Mapping[str, Entry]:
-    """Name of a class of ``torch.optim`` → its entry."""
+    """List the entries by the names of classes of ``torch.optim``."""
     return {
         name: entry for rule in built_in_rules() for name, entry in rule.counterparts.torch.items()
     }
@@ -105,7 +106,9 @@ def torch_entries() -> Mapping[str, Entry]:
 
 @cache
 def optax_entries() -> Mapping[tuple[str, ...], Entry]:
-    """Names of a chain of optax transformations, with ``rate`` for the rate's → its entry."""
+    """List the entries by the names of chains of optax transformations, with ``rate`` for the
+    rate's.
+    """
     return {
         chain: entry
         for rule in built_in_rules()
@@ -114,7 +117,9 @@ def optax_entries() -> Mapping[tuple[str, ...], Entry]:
 
 
 def _by_its_fields(name: str, config: Hyperparameters) -> Place:
-    """The rules are those of Keras: what a rule's fields are called, Keras calls it, too."""
+    """Take the fields over: the rules are those of Keras, and what a rule's fields are called,
+    Keras calls it, too.
+    """
     choose = built_in(name).counterparts.keras
     rule = name if choose is None else choose(config)
     if isinstance(rule, OnWorker):

@@ -1,4 +1,4 @@
-"""Which optimizer applies the gradients of which array of a store."""
+"""Optimizers that apply the gradients of the arrays of a store."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ class RulesByName:
 
     Args:
         variables: The arrays, by name.
-        optimizer: One for all; or for each name its own; None: none has one.
+        optimizer: Optimizer for all; or for each name its own; None: none has one.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RulesByName:
     def updates(
         self, gradients: Mapping[str, Any], scale: float | None
     ) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
-        """What each optimizer has to apply: pairs of gradient and variable.
+        """Collect what each optimizer has to apply: pairs of gradient and variable.
 
         Args:
             gradients: By names of the store: arrays, IndexedSlices, or None for none.

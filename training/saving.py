@@ -58,7 +58,7 @@ def save(
 
 
 def writes_here(strategy: Strategy | None = None) -> bool:
-    """Whether this task is the one that writes files of the program.
+    """Return whether this task is the one that writes files of the program.
 
     Args:
         strategy: Strategy of the program; None: as in :func:`save`.

@@ -24,16 +24,16 @@ class SharedModel:
 
     Args:
         arrays: By name first values, or variables that are there already.
-        optimizer: As a store takes it; None: it runs on this worker.
+        optimizer: Optimizer, as a store takes it; None: it runs on this worker.
         strategy: Where the arrays live.
         kept: State of an optimizer on this worker; None: there is nothing to keep.
-        count: What a schedule on the servers goes by; None: there is none.
-        mean, of_worker, tables: As a store takes them.
+        count: Count that a schedule on the servers goes by; None: there is none.
+        mean, of_worker, tables: Arguments of the store.
 
     Attributes:
         store: The arrays; it has the variables of ``kept`` and ``count``, too.
-        kept: As given.
-        count: As given.
+        kept: State that was given.
+        count: Count that was given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SharedModel:
         )
 
     def pull(self) -> dict[str, Array]:
-        """The arrays as they are now, by name."""
+        """Pull the arrays as they are now, by name."""
         values: dict[str, Array] = self.store.pull()
         if self.count is not None:
             self.count.known = 0  # there may be an older state now, which was restored
@@ -67,7 +67,9 @@ class SharedModel:
         return values
 
     def refresh(self) -> dict[str, Array]:
-        """As :meth:`pull`; and an optimizer on this worker has the job's state (``KeptState``)."""
+        """Pull as :meth:`pull` does; and an optimizer on this worker has the job's state
+        (``KeptState``).
+        """
         values = self.pull()
         if self.kept is not None:
             self.kept.refresh(self.store)
@@ -84,10 +86,10 @@ class SharedModel:
         """Push a step; the arrays that come back, by name.
 
         Args:
-            gradients: As a store's ``exchange`` takes them.
-            averages: As a store's ``exchange`` takes them.
+            gradients: Gradients, as a store's ``exchange`` takes them.
+            averages: Moving averages, as a store's ``exchange`` takes them.
             in_run: Whether it is a part of ``strategy.run``.
-            step: What else a store's ``exchange`` takes, or its ``exchange_in_run``.
+            step: Further arguments of a store's ``exchange``, or its ``exchange_in_run``.
         """
         exchange = self.store.exchange_in_run if in_run else self.store.exchange
         count = self.count

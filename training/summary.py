@@ -83,7 +83,7 @@ class SummaryWriter:
 
     @contextmanager
     def as_default(self, step: Step = None) -> "Iterator[SummaryWriter]":
-        """In the block, and what it calls, summaries go here.
+        """Write summaries here in the block, and what it calls.
 
         Args:
             step: Step of summaries recorded without one: a number, or a strategy, variable or
@@ -96,7 +96,7 @@ class SummaryWriter:
             _default.reset(token)
 
     def set_as_default(self, step: Step = None) -> None:
-        """From now on summaries of this thread go here; see :meth:`as_default`."""
+        """Write summaries of this thread here from now on; see :meth:`as_default`."""
         _default.set(_Default(self, step))
 
     def add(self, events: Sequence[bytes]) -> None:
@@ -148,14 +148,15 @@ def create_file_writer(
     *,
     chief_only: bool = True,
 ) -> SummaryWriter:
-    """A writer of event files in a folder. As ``tf.summary.create_file_writer``.
+    """Create a writer of event files in a folder, as ``tf.summary.create_file_writer``. As
+    ``tf.summary.create_file_writer``.
 
     Args:
         logdir: Path or fsspec URL. On object stores every flush makes one more object, so flush
             rarely there.
         max_queue: Most summaries that wait to be written. Beyond, a call waits a second, then its
             summary is dropped, and the log says so.
-        flush_millis: They are in the file after so long, at the latest. Unit: milliseconds.
+        flush_millis: Longest time until they are in the file. Unit: milliseconds.
         filename_suffix: Ends the file's name.
         chief_only: Whether workers beside the chief write nothing. If they do, give each a folder
             of its own.
@@ -177,13 +178,15 @@ def create_file_writer(
 
 
 def create_noop_writer() -> SummaryWriter:
-    """A writer that writes nothing."""
+    """Create a writer that writes nothing."""
     return SummaryWriter(None, chief_only=True, max_queue=1, flush_s=1.0, suffix="")
 
 
 @contextmanager
 def record_if(condition: bool | Callable[[], bool]) -> Iterator[None]:
-    """In the block summaries are recorded only if this holds. As ``tf.summary.record_if``."""
+    """Record summaries in the block only if this holds, as ``tf.summary.record_if``. As
+    ``tf.summary.record_if``.
+    """
     token = _condition.set(condition)
     try:
         yield
@@ -192,7 +195,7 @@ def record_if(condition: bool | Callable[[], bool]) -> Iterator[None]:
 
 
 def should_record_summaries() -> bool:
-    """Whether a summary would be recorded here and now."""
+    """Return whether a summary would be recorded here and now."""
     default = _default.get()
     if default is None or not default.writer.writes:
         return False
@@ -207,7 +210,7 @@ def scalar(name: str, data: Any, step: Step = None) -> bool:
     """Record a number.
 
     Args:
-        name: Its tag.
+        name: Tag of the number.
         data: A number, or an array of one.
         step: Position on the horizontal axis; None: the default writer's step.
 
@@ -231,7 +234,7 @@ def histogram(name: str, data: Any, step: Step = None, buckets: int = 30) -> boo
     """Record how numbers are distributed. NaN and infinities are left out.
 
     Args:
-        name: Its tag.
+        name: Tag of the histogram.
         data: An array of any shape.
         step: Position on the horizontal axis; None: the default writer's step.
         buckets: Number of ranges of equal width in which they are counted.
@@ -256,7 +259,7 @@ def image(name: str, data: Any, step: Step = None, max_outputs: int = 3) -> bool
     """Record pictures.
 
     Args:
-        name: Their tag.
+        name: Tag of the pictures.
         data: Array, shape (pictures, height, width, channels) with 1, 3 or 4 channels: uint8, or
             floating-point numbers from 0 to 1.
         step: Position on the horizontal axis; None: the default writer's step.
@@ -290,7 +293,7 @@ def text(name: str, data: str | Sequence[str], step: Step = None) -> bool:
     """Record a text, which TensorBoard shows as Markdown.
 
     Args:
-        name: Its tag.
+        name: Tag of the text.
         data: The text, or its paragraphs.
         step: Position on the horizontal axis; None: the default writer's step.
 
@@ -325,7 +328,7 @@ def flush(writer: SummaryWriter | None = None) -> None:
     """Return when what was recorded is in the file.
 
     Args:
-        writer: Whose; None: the default's.
+        writer: Writer to flush; None: the default's.
 
     Raises:
         StorageError: It could not be written.
@@ -363,7 +366,7 @@ def _step_of(step: Step) -> int:
 
 
 def _array(value: Any) -> Array:
-    """An array of any framework as one of the host; of a GPU's, in memory of its own."""
+    """Convert an array of any framework to one of the host; of a GPU's, in memory of its own."""
     if hasattr(value, "detach"):  # a tensor of PyTorch, which may want a gradient
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):
@@ -372,7 +375,7 @@ def _array(value: Any) -> Array:
 
 
 def _writes_here() -> bool:
-    """Whether this task is the chief, or the evaluator."""
+    """Return whether this task is the chief, or the evaluator."""
     runtime = program_cluster()
     task = runtime.task if runtime is not None else resolve(environment_resolver())
     return task.is_chief or task.task.type == EVALUATOR

@@ -15,7 +15,7 @@ class TPUClusterResolver(ClusterResolver):
     on the machine that the TPU is in, and so does the program.
 
     Args:
-        tpu: None, ``""`` or ``"local"``.
+        tpu: Name of the TPU: None, ``""`` or ``"local"``.
         **elsewhere: ``zone``, ``project`` and what else TensorFlow needs to find a TPU by its name:
             accepted, and not used.
 
@@ -33,7 +33,7 @@ class TPUClusterResolver(ClusterResolver):
 
     @classmethod
     def connect(cls, tpu: str | None = None, **elsewhere: Any) -> Self:
-        """The resolver; it connects to no service."""
+        """Make the resolver; it connects to no service."""
         return cls(tpu, **elsewhere)
 
     def cluster_spec(self) -> ClusterSpec:
@@ -41,11 +41,11 @@ class TPUClusterResolver(ClusterResolver):
         return ClusterSpec({})
 
     def _master(self, kind: str | None, index: int | None, layer: str | None) -> str:  # noqa: ARG002
-        """None."""
+        """Return an empty address: there is no master."""
         return ""
 
     def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:  # noqa: ARG002
-        """JAX's devices of this process by kind, CPUs left out."""
+        """Count JAX's devices of this process by kind, CPUs left out."""
         found: dict[str, int] = {}
         for device in self.devices:
             if device.platform != "cpu":

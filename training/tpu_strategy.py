@@ -25,7 +25,8 @@ from .tpu_resolver import TPUClusterResolver
 
 
 class TPUStrategy(Strategy):
-    """As ``tf.distribute.TPUStrategy``, on JAX's devices of this process, be they TPUs or others.
+    """A strategy like ``tf.distribute.TPUStrategy``, on JAX's devices of this process, be they TPUs
+    or others.
 
     ::
 
@@ -44,8 +45,8 @@ class TPUStrategy(Strategy):
     give it values as arguments.
 
     Args:
-        tpu_cluster_resolver: None: the devices of this process.
-        experimental_device_assignment: Which devices a replica has; None: one each, all of them.
+        tpu_cluster_resolver: Resolver of the devices; None: the devices of this process.
+        experimental_device_assignment: Devices that a replica has; None: one each, all of them.
         experimental_spmd_xla_partitioning: Accepted, and without effect: JAX has XLA partition in
             no other way.
 
@@ -90,7 +91,7 @@ class TPUStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver:
-        """As given; else of this process."""
+        """Resolver that the constructor was given; else of this process."""
         return self._resolver
 
     @property
@@ -196,7 +197,7 @@ class TPUStrategy(Strategy):
 
 
 class ExperimentalTPUStrategy(TPUStrategy):
-    """As ``tf.distribute.experimental.TPUStrategy``: the assignment has another name.
+    """A strategy like ``tf.distribute.experimental.TPUStrategy``: the assignment has another name.
 
     Args:
         tpu_cluster_resolver: See :class:`TPUStrategy`.
@@ -215,12 +216,12 @@ class TPUExtended(MirroredExtended):
     """Algorithms of :class:`TPUStrategy`.
 
     Args:
-        strategy: Whose these are.
+        strategy: Strategy whose algorithms these are.
         jax_devices: Per replica its logical devices.
 
     Attributes:
         jax: The module.
-        jax_devices: As given.
+        jax_devices: Logical devices of each replica.
         experimental_require_static_shapes: A function is compiled anew for every shape.
     """
 
@@ -245,7 +246,7 @@ class TPUExtended(MirroredExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
-        """One step on every replica, each on its own device."""
+        """Make a step on every replica, each on its own device."""
         return super().call_for_each_replica(_OnItsDevice(fn, self), args, kwargs)
 
 

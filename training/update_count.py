@@ -1,4 +1,4 @@
-"""How often an optimizer on the servers was applied: what a schedule of its own goes by.
+"""Number of times that an optimizer on the servers was applied: what a schedule of its own goes by.
 
 The job's global step counts the steps of every model, and those before this one was made. A
 schedule of optax or Keras goes by the updates of its own optimizer, so these are counted in a
@@ -24,7 +24,7 @@ from .named_arrays import NamedArrays
 def counted_by(
     strategy: Strategy, prefix: str, rule: Optimizer, schedule: Callable[[int], Any]
 ) -> "UpdateCount | None":
-    """What a schedule goes by; None: the strategy itself counts the updates of each variable.
+    """Make what a schedule goes by; None: the strategy itself counts the updates of each variable.
 
     Args:
         strategy: Strategy of the store.
@@ -49,7 +49,7 @@ class UpdateCount:
     Attributes:
         known: Updates so far, as far as this worker knows.
         first: The variable's first value, by its name: a part of the store's arrays.
-        one_more: What a step adds to it with its gradients.
+        one_more: Number that a step adds to it with its gradients.
     """
 
     def __init__(self, prefix: str, strategy: Strategy) -> None:
@@ -61,7 +61,9 @@ class UpdateCount:
         self.one_more: Mapping[str, MovedAverage] = {self._name: MovedAverage(none, one, 0.0)}
 
     def rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
-        """The schedule's rate for the next update, in the place of that of the global step."""
+        """Compute the schedule's rate for the next update, in the place of that of the global
+        step.
+        """
         return lambda _: schedule(self.known)
 
     def set(self, store: NamedArrays, number: int) -> None:
@@ -75,6 +77,6 @@ class UpdateCount:
         self.known = max(self.known, round(float(to_host(values.pop(self._name)))))
 
     def added(self) -> None:
-        """A step's gradients were given to the store."""
+        """Note that a step's gradients were given to the store."""
         if self._replicas == 1:
             self.known += 1

@@ -9,7 +9,7 @@ from ..distribute.strategies.strategy import Strategy
 
 
 def worker_part(order: Any, strategy: Strategy | None = None, *, train: bool = True) -> Any:
-    """This worker's part of an epoch: to train with, as long as every other worker's.
+    """Take this worker's part of an epoch: to train with, as long as every other worker's.
 
     ::
 

@@ -1,4 +1,4 @@
-"""What the workers in sync have one of each, added up or averaged over them."""
+"""Values that the workers in sync have one of each, added up or averaged over them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -57,8 +57,8 @@ def reduce_replicas(
 
     Args:
         strategy: The replicas' strategy.
-        op: How they are reduced.
-        names: What they are called.
+        op: Operation of the reduction.
+        names: Names of the values.
         columns: In the order of names: the values of all replicas of this process.
     """
     replicas = len(strategy.extended.replica_devices)
@@ -69,7 +69,7 @@ def reduce_replicas(
 
 
 def scaled(gradient: Any, factor: float) -> Any:
-    """A gradient times a number, in its own dtype and form."""
+    """Scale a gradient by a number, in its own dtype and form."""
     if isinstance(gradient, IndexedSlices):
         rows = gradient.values * gradient.values.dtype.type(factor)
         return IndexedSlices(rows, gradient.indices, gradient.dense_shape)
@@ -80,10 +80,10 @@ def scaled(gradient: Any, factor: float) -> Any:
 
 
 def _none(slices: IndexedSlices) -> IndexedSlices:
-    """No rows of the same table."""
+    """Take no rows of the same table."""
     return IndexedSlices(slices.values[:0], slices.indices[:0], slices.dense_shape)
 
 
 def first_of(value: Any) -> Any:
-    """A reduced value, of which every replica of this worker has the same."""
+    """Take a reduced value, of which every replica of this worker has the same."""
     return value.values[0] if isinstance(value, DistributedValues) else value

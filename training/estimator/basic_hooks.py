@@ -63,7 +63,7 @@ class NanTensorHook(SessionRunHook):
     """Watches a number.
 
     Args:
-        loss_tensor: Its name.
+        loss_tensor: Name of the number.
         fail_on_nan_loss: Raise if it is NaN or infinite; False: stop the training.
     """
 
@@ -272,7 +272,7 @@ def usual_hooks(
     summarize_every: int | None,
     total_steps: int | None,
 ) -> list[SessionRunHook]:
-    """What every training has, as an Estimator's has it.
+    """Make the hooks of every training, as an Estimator's has them.
 
     Args:
         model_dir: Where event files go.

@@ -1,5 +1,5 @@
-"""What a model_fn makes when it is called first, and finds again when it is called for the next
-batch.
+"""Things that a model_fn makes when it is called first, and finds again when it is called for the
+next batch.
 
 A graph was built once. Here model_fn runs for every batch, so what it makes is reused by name, as
 ``tf.compat.v1.get_variable`` does under ``AUTO_REUSE``: the second ``rw.Variable(…, name="w")`` of
@@ -49,23 +49,25 @@ _registries: "weakref.WeakKeyDictionary[Strategy, dict[str, Registry]]" = (
 
 
 def registry_of(strategy: Strategy, model_dir: str) -> Registry:
-    """What was made under a strategy for a model directory; the default strategy keeps nothing."""
+    """Find what was made under a strategy for a model directory; the default strategy keeps
+    nothing.
+    """
     if strategy is the_default_strategy():
         return Registry()
     return _registries.setdefault(strategy, {}).setdefault(model_dir, Registry())
 
 
 class Build:
-    """What one training, evaluation or prediction makes.
+    """The things that one training, evaluation or prediction makes.
 
     Args:
         registry: Variables that are there already.
-        values: What new ones, and those that are found, begin with.
+        values: First values of new variables, and of those that are found.
         resumes: The checkpoint that a training goes on from; None: it begins, or it is none.
         global_step: Asked for the step; None: it is not known where this is called.
 
     Attributes:
-        global_step: As given.
+        global_step: Function that returns the step, as it was given.
         kept: Results of :func:`once`, by key.
         was_called: model_fn has returned once.
     """
@@ -89,18 +91,18 @@ class Build:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """One call of model_fn, by one replica."""
+        """Call model_fn once, by one replica."""
         with _active(_NamesOfCall(self, others=self._in_once, own=self._direct)):
             yield
 
     @contextmanager
     def building_once(self) -> Iterator[None]:
-        """A function of :func:`once`, which is called for all replicas together."""
+        """Call a function of :func:`once`, for all replicas together."""
         with _active(_NamesOfCall(self, others=self._direct, own=self._in_once, anew=False)):
             yield
 
     def variable(self, name: str, make: Callable[..., Variable], given: dict[str, Any]) -> Variable:
-        """The variable of this name: found, or made by ``make``. In cross-replica context.
+        """Find the variable of this name, or make it by ``make``. In cross-replica context.
 
         Raises:
             ConfigurationError: Its name is another program's under this strategy, or it has another
@@ -124,7 +126,7 @@ class Build:
         return found
 
     def check_model(self) -> None:
-        """Whether a training goes on with a model of its own: model_fn has returned first.
+        """Check that a training goes on with a model of its own: model_fn has returned first.
 
         Raises:
             CheckpointError: The checkpoint has no variable of it.
@@ -144,11 +146,11 @@ class Build:
         )
 
     def checkpoint_has(self, name: str) -> bool:
-        """Whether the checkpoint that is looked at has a variable of this name."""
+        """Return whether the checkpoint that is looked at has a variable of this name."""
         return self._values.has(name)
 
     def found(self, name: str, given: dict[str, Any]) -> Variable | None:
-        """The variable of this name, if this build has met it."""
+        """Find the variable of this name, if this build has met it."""
         variable = self.registry.variables.get(name) if name in self._met else None
         initial = given.get("initial_value")
         if variable is None or initial is None or callable(initial):
@@ -213,7 +215,7 @@ def _create(next_creator: Callable[..., Variable], **given: Any) -> Variable:
 
 
 def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwargs: Any) -> _T:
-    """What ``function`` returned when this model_fn came here first; it is not called again.
+    """Return what ``function`` returned when this model_fn came here first; it is not called again.
 
     ::
 
@@ -253,7 +255,7 @@ def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwa
 
 
 def get_global_step() -> int:
-    """The global step before this batch, in a model_fn: as far as this worker knows; in an
+    """Return the global step before this batch, in a model_fn: as far as this worker knows; in an
     evaluation and a prediction the checkpoint's. In place of ``tf.train.get_global_step()``.
 
     Raises:
@@ -270,13 +272,13 @@ def get_global_step() -> int:
 
 
 def checkpoint_has(name: str) -> bool:
-    """Whether the checkpoint that is looked at has a variable; of use in :func:`once`."""
+    """Return whether the checkpoint that is looked at has a variable; of use in :func:`once`."""
     names = _names.get()
     return names is not None and names.build.checkpoint_has(name)
 
 
 class _Asked:
-    """What a replica wants done; no structure that is taken apart."""
+    """The request of a replica; no structure that is taken apart."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make

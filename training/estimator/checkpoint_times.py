@@ -18,7 +18,7 @@ _LOOK_S = 0.25  # for checkpoints that the job writes
 
 
 def timer_of(config: "RunConfig") -> SecondOrStepTimer:
-    """When a training of this configuration saves."""
+    """Make the timer by which a training of this configuration saves."""
     return SecondOrStepTimer(
         config.save_checkpoints_secs or None, config.save_checkpoints_steps or None
     )
@@ -32,7 +32,7 @@ class Checkpoints:
         own: Writes them; None: the job does, or another task.
         timer: When this process saves; it is due at the first step, which counts as saved.
         listeners: Are told, on the chief.
-        session: What is trained.
+        session: Session of the training.
         save_elsewhere: Makes what writes into another directory; None: nothing does.
     """
 
@@ -52,13 +52,13 @@ class Checkpoints:
         self.saved_step = session.global_step
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Begin before the first step."""
         self._timer.note(self._session.global_step)
         for listener in self._listeners:
             listener.begin()
 
     def use(self, timer: SecondOrStepTimer, listeners: list[CheckpointSaverListener]) -> None:
-        """A hook says when to save from the first step on, and who else is told.
+        """Let a hook say when to save from the first step on, and who else is told.
 
         A job that saves by itself does so when it was started to.
         """
@@ -73,7 +73,7 @@ class Checkpoints:
     def elsewhere(
         self, directory: str, timer: SecondOrStepTimer, listeners: list[CheckpointSaverListener]
     ) -> "Checkpoints | None":
-        """Checkpoints in another directory as well; None: this task writes none.
+        """Make checkpoints in another directory as well; None: this task writes none.
 
         Raises:
             StorageError: It cannot be written.

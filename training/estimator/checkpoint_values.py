@@ -14,8 +14,8 @@ _COPIES = "evaluated"
 
 @contextmanager
 def with_checkpoint_values(registry: Registry) -> Iterator[None]:
-    """A block in which the variables of a strategy may have other values than those they train
-    with. Slots stay as they are.
+    """Let the variables of a strategy have other values in the block than those they train with.
+    Slots stay as they are.
 
     Args:
         registry: Registry of the strategy.

@@ -10,7 +10,7 @@ _Kind = TypeVar("_Kind")
 
 
 def check_steps(steps: int | None, max_steps: int | None) -> None:
-    """Whether a training can be bounded so.
+    """Check that a training can be bounded so.
 
     Raises:
         ConfigurationError: Both are given, or one is not positive.
@@ -24,7 +24,7 @@ def check_steps(steps: int | None, max_steps: int | None) -> None:
 
 
 def check_hooks(hooks: Sequence[SessionRunHook] | None) -> list[SessionRunHook]:
-    """Hooks as they were given.
+    """Check hooks, and return them.
 
     Raises:
         TypeError: One is none.
@@ -35,7 +35,7 @@ def check_hooks(hooks: Sequence[SessionRunHook] | None) -> list[SessionRunHook]:
 def check_listeners(
     listeners: Sequence[CheckpointSaverListener] | None,
 ) -> list[CheckpointSaverListener]:
-    """Listeners as they were given.
+    """Check listeners, and return them.
 
     Raises:
         TypeError: One is none.
@@ -45,12 +45,12 @@ def check_listeners(
 
 
 def all_of(kind: type[_Kind], given: Sequence[_Kind] | None, message: str) -> list[_Kind]:
-    """What was given, all of one kind.
+    """Check that all objects that were given are of one kind, and list them.
 
     Args:
-        kind: Their class.
+        kind: Class of the objects.
         given: Any number of them; None: there are none.
-        message: Of the error, with a place for one that is of another kind.
+        message: Message of the error, with a place for an object that is of another kind.
 
     Raises:
         TypeError: One is of another kind.

@@ -89,7 +89,7 @@ def make_early_stopping_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """A hook that ends the training when ``should_stop_fn()`` is true on the chief.
+    """Make a hook that ends the training when ``should_stop_fn()`` is true on the chief.
 
     Args:
         estimator: The Estimator that trains.
@@ -116,7 +116,7 @@ def stop_if_higher_hook(
     estimator: Estimator, metric_name: str, threshold: float, eval_dir: str | None = None,
     min_steps: int = 0, run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> SessionRunHook:  # fmt: skip
-    """Ends the training when a metric of an evaluation is above a threshold.
+    """Make a hook that ends the training when a metric of an evaluation is above a threshold.
 
     Args:
         estimator: The Estimator that trains.
@@ -137,7 +137,7 @@ def stop_if_lower_hook(
     estimator: Estimator, metric_name: str, threshold: float, eval_dir: str | None = None,
     min_steps: int = 0, run_every_secs: float | None = 60, run_every_steps: int | None = None,
 ) -> SessionRunHook:  # fmt: skip
-    """Ends the training when a metric is below a threshold; see :func:`stop_if_higher_hook`."""
+    """Make a hook as :func:`stop_if_higher_hook`, that ends when a metric is below a threshold."""
     return _threshold_hook(
         operator.lt, estimator, metric_name, threshold, eval_dir, min_steps, run_every_secs,
         run_every_steps,
@@ -149,7 +149,7 @@ def stop_if_no_increase_hook(
     eval_dir: str | None = None, min_steps: int = 0, run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:  # fmt: skip
-    """Ends the training when a metric has not increased for a number of steps.
+    """Make a hook that ends the training when a metric has not increased for a number of steps.
 
     Args:
         estimator: The Estimator that trains.
@@ -171,7 +171,7 @@ def stop_if_no_decrease_hook(
     eval_dir: str | None = None, min_steps: int = 0, run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:  # fmt: skip
-    """Ends the training when a metric has not decreased for so many steps; see
+    """Make a hook that ends the training when a metric has not decreased for so many steps; see
     :func:`stop_if_no_increase_hook`.
     """
     return _no_improvement_hook(
@@ -183,7 +183,7 @@ def stop_if_no_decrease_hook(
 def crosses(
     results: Results, metric: str, threshold: float, min_steps: int, is_better: Callable[..., bool]
 ) -> int | None:
-    """The first step whose metric is beyond a threshold; None: there is none. Pure.
+    """Find the first step whose metric is beyond a threshold; None: there is none. Pure.
 
     Raises:
         ConfigurationError: An evaluation has no such metric.
@@ -197,7 +197,8 @@ def crosses(
 def stands_still(
     results: Results, metric: str, patience: int, min_steps: int, is_better: Callable[..., bool]
 ) -> tuple[int, int] | None:
-    """(best step, step) of a metric that did not improve for ``patience`` steps; or None. Pure.
+    """Find (best step, step) of a metric that did not improve for ``patience`` steps; or None.
+    Pure.
 
     Raises:
         ConfigurationError: An evaluation has no such metric.

@@ -35,7 +35,7 @@ GLOBAL_STEP = "global_step"
 
 
 class Estimator:
-    """As ``tf.estimator.Estimator``.
+    """An Estimator like ``tf.estimator.Estimator``.
 
     ::
 
@@ -58,13 +58,13 @@ class Estimator:
         model_fn: Takes ``features``, and as far as it names them ``labels``, ``mode``, ``params``,
             ``config``; returns an :class:`EstimatorSpec`.
         model_dir: For checkpoints, summaries and exports; None: ``config`` or the job say.
-        config: None: ``RunConfig()``.
+        config: Configuration of the Estimator; None: ``RunConfig()``.
         params: Handed to model_fn.
         warm_start_from: A checkpoint, a directory of some, or :class:`WarmStartSettings`; counts if
             the model directory has no checkpoint.
 
     Attributes:
-        config: As given, with the model directory.
+        config: Configuration of the Estimator, with the model directory.
         model_dir: Absolute path, or URL.
 
     Raises:
@@ -107,7 +107,7 @@ class Estimator:
 
     @property
     def model_fn(self) -> ModelFn:
-        """As given."""
+        """Model function that the constructor was given."""
         return self._model_fn
 
     # -- training ----------------------------------------------------------------------------
@@ -125,12 +125,12 @@ class Estimator:
         Args:
             input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`.
             hooks: Are called around every step.
-            steps: So many more, of all workers together.
+            steps: Number of further steps, of all workers together.
             max_steps: Until the global step has come to this; nothing if it has already.
             saving_listeners: Are told of checkpoints, on the chief.
 
         Returns:
-            This Estimator.
+            The Estimator itself.
 
         Raises:
             ConfigurationError: Both or not positive ``steps`` and ``max_steps``; the input has no
@@ -156,7 +156,7 @@ class Estimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Metrics of a checkpoint: those of model_fn, ``loss`` and ``global_step``.
+        """Compute the metrics of a checkpoint: those of model_fn, ``loss`` and ``global_step``.
 
         Args:
             input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`.
@@ -225,7 +225,7 @@ class Estimator:
 
     @contextmanager
     def _looking(self, mode: str, reader: CheckpointReader) -> Iterator[tuple[Model, RunningModel]]:
-        """A model with a checkpoint's values, while a training may have others."""
+        """Make a model with a checkpoint's values, while a training may have others."""
         if self._eval_strategy is None:
             self._eval_strategy = eval_strategy(self.config)
         strategy = self._eval_strategy
@@ -240,7 +240,7 @@ class Estimator:
             yield model, session
 
     def _reader(self, checkpoint_path: str | None) -> CheckpointReader:
-        """Of a checkpoint to look at.
+        """Open the checkpoint to look at.
 
         Raises:
             CheckpointError: There is none.
@@ -265,13 +265,13 @@ class Estimator:
     # -- what was learned --------------------------------------------------------------------
 
     def latest_checkpoint(self) -> str | None:
-        """Path of the newest complete checkpoint; None: there is none."""
+        """Find the path of the newest complete checkpoint; None: there is none."""
         newest = newest_checkpoint(self.model_dir)
         return newest.path if newest is not None else None
 
     def newest_path(self) -> str:
-        """Path of what ``evaluate`` evaluates without a ``checkpoint_path``: the newest checkpoint,
-        or a copy of what a job trains in this process and has not saved yet.
+        """Find the path of what ``evaluate`` evaluates without a ``checkpoint_path``: the newest
+        checkpoint, or a copy of what a job trains in this process and has not saved yet.
 
         Raises:
             CheckpointError: There is none.
@@ -279,7 +279,7 @@ class Estimator:
         return self._reader(None).path
 
     def get_variable_names(self) -> list[str]:
-        """Names of the newest checkpoint's variables, and ``global_step``.
+        """List the names of the newest checkpoint's variables, and ``global_step``.
 
         Raises:
             CheckpointError: There is none.
@@ -287,7 +287,7 @@ class Estimator:
         return sorted({GLOBAL_STEP, *self._reader(None).manifest.variables})
 
     def get_variable_value(self, name: str) -> Array:
-        """The newest checkpoint's value of a variable, or its ``global_step``.
+        """Read the newest checkpoint's value of a variable, or its ``global_step``.
 
         Raises:
             CheckpointError: There is no checkpoint, or no such variable.
@@ -298,7 +298,7 @@ class Estimator:
         return reader.read(name)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Where results of evaluations go."""
+        """Name the folder where results of evaluations go."""
         return eval_dir_of(self.model_dir, name)
 
     def export_saved_model(
@@ -314,7 +314,7 @@ class Estimator:
             serving_input_receiver_fn: Returns features of a few examples: model_fn is called with
                 them, in mode PREDICT, and its ``export_outputs`` are written. None: variables
                 alone.
-            checkpoint_path: None: the newest.
+            checkpoint_path: Path of the checkpoint; None: the newest.
 
         Returns:
             The folder.

@@ -1,4 +1,4 @@
-"""One evaluation, and predictions: a model_fn over an input, with the values of a checkpoint."""
+"""An evaluation, and predictions: a model_fn over an input, with the values of a checkpoint."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ def evaluate_batches(
     hooks: Sequence[SessionRunHook],
     session: RunningModel,
 ) -> dict[str, Any]:
-    """The metrics of an input, with ``loss``: the mean over its batches.
+    """Compute the metrics of an input, with ``loss``: the mean over its batches.
 
     Args:
         model: Model in mode EVAL.

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def eval_dir_of(model_dir: str, name: str | None) -> str:
-    """The folder of an evaluation's results."""
+    """Name the folder of an evaluation's results."""
     return f"{model_dir.rstrip('/')}/{f'eval_{name}' if name else 'eval'}"
 
 
@@ -33,7 +33,7 @@ def write_results(
         name: Name of the evaluation; None: the usual one.
         reader: Reader of the checkpoint.
         results: Results by name.
-        seconds: How long the evaluation took.
+        seconds: Duration of the evaluation. Unit: seconds.
     """
     step = reader.manifest.global_step
     numbers = {
@@ -59,10 +59,11 @@ def write_results(
 
 
 def read_eval_metrics(eval_dir: str) -> dict[int, dict[str, float]]:
-    """Metrics by global step. As ``tf.estimator.experimental``'s of this name.
+    """Read the metrics by global step, as in ``tf.estimator.experimental``. As
+    ``tf.estimator.experimental``'s of this name.
 
     Args:
-        eval_dir: As ``estimator.eval_dir(name)``.
+        eval_dir: Folder of the results, as of ``estimator.eval_dir(name)``.
     """
     model_dir, _, folder = eval_dir.rstrip("/").rpartition("/")
     found = read_evaluations(model_dir, folder.removeprefix("eval").removeprefix("_"))

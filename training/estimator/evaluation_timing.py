@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the decision has to know of a checkpoint.
+    """The facts about a checkpoint that the decision has to know.
 
     Attributes:
         path: Path of the checkpoint.
@@ -24,7 +24,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What the evaluator has done. Times on one clock, in seconds.
+    """The past of the evaluator. Times on one clock, in seconds.
 
     Attributes:
         started: When it began.
@@ -44,7 +44,7 @@ class Evaluate:
     """Evaluate this checkpoint.
 
     Attributes:
-        found: Which.
+        found: Checkpoint to evaluate.
         is_last: The exporters are told that it is the last one.
     """
 
@@ -54,7 +54,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do yet; why."""
+    """The order to do nothing yet, and the reason."""
 
     reason: str
 
@@ -76,10 +76,10 @@ def next_of_evaluator(
     throttle_s: float,
     goes_on: str | None,
 ) -> Evaluate | Wait | EndOfEvaluations:
-    """What an evaluator does next.
+    """Decide what an evaluator does next.
 
     Args:
-        past: What it has done.
+        past: Past of the evaluator.
         found: The newest checkpoint; None: there is none.
         now: The time. Unit: seconds.
         max_steps: Last step of the training; None: it ends with its input.
@@ -114,7 +114,7 @@ def next_of_evaluator(
 def is_due_locally(
     last_step: int | None, began: float, step: int, now: float, throttle_s: float
 ) -> bool:
-    """Whether a process that trains evaluates the checkpoint it has just saved.
+    """Return whether a process that trains evaluates the checkpoint it has just saved.
 
     Args:
         last_step: The step evaluated last; None: none yet.
@@ -129,7 +129,7 @@ def is_due_locally(
 
 
 def worker_delay_s(index: int, *, longest_s: float | None) -> float:
-    """How long a worker waits before it trains, so that not all begin in one moment.
+    """Compute how long a worker waits before it trains, so that not all begin in one moment.
 
     Args:
         index: Index of the worker.

@@ -28,7 +28,7 @@ class Exporter:
     """Derive from this for one of your own.
 
     Attributes:
-        name: Its exports go to ``model_dir/export/<name>``.
+        name: Name of the exporter, whose exports go to ``model_dir/export/<name>``.
     """
 
     name: str
@@ -75,8 +75,9 @@ class LatestExporter(_Exporter):
 
     Args:
         name: Name of the exporter.
-        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
-        exports_to_keep: How many of the newest exports to keep; None: all.
+        serving_input_receiver_fn: Returns features of a few examples, as for
+            ``Estimator.export_saved_model``.
+        exports_to_keep: Number of the newest exports to keep; None: all.
     """
 
     def export(
@@ -96,7 +97,8 @@ class FinalExporter(_Exporter):
 
     Args:
         name: Name of the exporter.
-        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
+        serving_input_receiver_fn: Returns features of a few examples, as for
+            ``Estimator.export_saved_model``.
     """
 
     def __init__(self, name: str, serving_input_receiver_fn: Any = None) -> None:
@@ -119,7 +121,7 @@ class FinalExporter(_Exporter):
 def smaller_loss(
     best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
 ) -> bool:
-    """Whether the current loss is the smaller one.
+    """Return whether the current loss is the smaller one.
 
     Raises:
         ConfigurationError: One of them has no loss.
@@ -136,10 +138,11 @@ class BestExporter(_Exporter):
 
     Args:
         name: Name of the exporter.
-        serving_input_receiver_fn: As for ``Estimator.export_saved_model``.
+        serving_input_receiver_fn: Returns features of a few examples, as for
+            ``Estimator.export_saved_model``.
         compare_fn: ``compare_fn(best_eval_result, current_eval_result)``: whether the current one
             is better.
-        exports_to_keep: How many of the newest exports to keep; None: all.
+        exports_to_keep: Number of the newest exports to keep; None: all.
     """
 
     def __init__(
@@ -176,7 +179,9 @@ class BestExporter(_Exporter):
 
 
 def _best_in(kept: Path) -> Any:
-    """The numbers of the best result so far; None: there are none, or none that can be read."""
+    """Read the numbers of the best result so far; None: there are none, or none that can be
+    read.
+    """
     if not kept.exists():
         return None
     try:

@@ -14,7 +14,7 @@ ABOUT = "export.json"
 
 
 class ServingInputReceiver:
-    """As ``tf.estimator.export.ServingInputReceiver``.
+    """Features of a few examples for an export, as ``tf.estimator.export.ServingInputReceiver``.
 
     Args:
         features: Features of a few examples, as model_fn takes them.
@@ -27,7 +27,7 @@ class ServingInputReceiver:
 
 
 def build_raw_serving_input_receiver_fn(features: Any) -> Callable[[], ServingInputReceiver]:
-    """As ``tf.estimator.export``'s: a function that returns these features."""
+    """Make a function that returns these features, as in ``tf.estimator.export``."""
     return lambda: ServingInputReceiver(features)
 
 

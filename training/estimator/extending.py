@@ -10,7 +10,8 @@ from .spec import EstimatorSpec
 
 
 def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]]) -> Estimator:
-    """An Estimator whose evaluations have further metrics. As ``tf.estimator.add_metrics``.
+    """Make an Estimator whose evaluations have further metrics, as ``tf.estimator.add_metrics``. As
+    ``tf.estimator.add_metrics``.
 
     Args:
         estimator: Stays as it is; its model directory is shared.

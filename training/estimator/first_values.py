@@ -1,4 +1,4 @@
-"""What the variables of a model_fn begin with: their own first values, or those of a checkpoint."""
+"""First values of the variables of a model_fn: their own, or those of a checkpoint."""
 
 import logging
 import re
@@ -22,27 +22,28 @@ class FirstValues(Protocol):
     """Asked once for each variable of a build, in cross-replica context."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a checkpoint that has a variable of this name."""
+        """Return whether there is a checkpoint that has a variable of this name."""
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What a new variable is made with."""
+        """Choose the arguments with which a new variable is made."""
 
     def made(self, variable: Variable) -> None:
-        """It was made."""
+        """Handle a variable that was made."""
 
     def found(self, variable: Variable, given: dict[str, Any]) -> None:
-        """It was there already, from an earlier call of the Estimator."""
+        """Handle a variable that was there already, from an earlier call of the Estimator."""
 
 
 @dataclass(frozen=True)
 class WarmStartSettings:
-    """Which variables begin with those of another checkpoint. As ``tf.estimator``'s.
+    """The choice of variables that begin with the values of another checkpoint, as in
+    ``tf.estimator``. As ``tf.estimator``'s.
 
     Attributes:
         ckpt_to_initialize_from: A checkpoint, or a directory: its newest one.
         vars_to_warm_start: A regular expression that names match from their beginning, or several
             of them; None: all trainable variables.
-        var_name_to_prev_var_name: Their names there, where they are others.
+        var_name_to_prev_var_name: Names of the variables there, where they are others.
     """
 
     ckpt_to_initialize_from: str
@@ -50,7 +51,7 @@ class WarmStartSettings:
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
     def chosen(self, name: str, *, trainable: bool) -> str | None:
-        """A variable's name in the checkpoint; None: it begins anew."""
+        """Find a variable's name in the checkpoint; None: it begins anew."""
         patterns = self.vars_to_warm_start
         if patterns is None:
             wanted = trainable
@@ -61,25 +62,27 @@ class WarmStartSettings:
 
 
 class AsTheyAre:
-    """Their own; those that are there keep what they have learned."""
+    """The variables' own first values; those that are there keep what they have learned."""
 
     def has(self, name: str) -> bool:  # noqa: ARG002
-        """There is no checkpoint."""
+        """Return False: there is no checkpoint."""
         return False
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """As the program gave them."""
+        """Return the arguments that the program gave."""
         return given
 
     def made(self, variable: Variable) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def found(self, variable: Variable, given: dict[str, Any]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Anew(AsTheyAre):
-    """Their own, those that are there as well: another model's evaluation may have left values."""
+    """The variables' own first values, those that are there as well: another model's evaluation may
+    have left values.
+    """
 
     def found(self, variable: Variable, given: dict[str, Any]) -> None:
         """Give it what a new one would have."""
@@ -91,7 +94,7 @@ class WarmStart(Anew):
     """First values from a checkpoint of another program, where it has them.
 
     Args:
-        settings: Which variables are warm-started.
+        settings: Settings that say which variables are warm-started.
         reader: Reader of the checkpoint.
     """
 
@@ -99,7 +102,7 @@ class WarmStart(Anew):
         self._settings, self._reader = settings, reader
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """With the value of the checkpoint.
+        """Replace the first value by that of the checkpoint.
 
         Raises:
             CheckpointError: It lacks a variable that was named with another name there.
@@ -153,11 +156,11 @@ class ToLookAt(Anew):
         self._reader = reader
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint has it."""
+        """Return whether the checkpoint has a variable of this name."""
         return self._reader.variable(name) is not None
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """With the value of the checkpoint.
+        """Replace the first value by that of the checkpoint.
 
         Raises:
             CheckpointError: It lacks a variable that is trained.
@@ -206,7 +209,7 @@ def _with_value(
 
 
 def warm_start_settings(given: "str | WarmStartSettings | None") -> WarmStartSettings | None:
-    """What ``warm_start_from`` means.
+    """Read what ``warm_start_from`` means.
 
     Raises:
         ConfigurationError: It is neither a path nor settings.

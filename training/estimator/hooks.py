@@ -54,10 +54,10 @@ class RunningModel:
         is_chief: Whether this task leads.
 
     Attributes:
-        strategy: As given.
-        is_chief: As given.
+        strategy: Strategy that the constructor was given.
+        is_chief: Whether this task leads.
         ending: Whether the last step was made.
-        saving: What saves the checkpoints of a training.
+        saving: Object that saves the checkpoints of a training.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RunningModel:
 
     @property
     def global_step(self) -> int:
-        """As far as this worker knows; in an evaluation the checkpoint's."""
+        """Global step as far as this worker knows; in an evaluation the checkpoint's."""
         return self._global_step()
 
     @property
@@ -87,7 +87,7 @@ class RunningModel:
         return self._variables
 
     def read(self, name: str) -> Any:
-        """A variable's value as of now, a copy.
+        """Read a variable's value as of now, a copy.
 
         Raises:
             UnknownVariableError: model_fn has made none of this name.
@@ -104,13 +104,13 @@ class RunningModel:
         self._stop = True
 
     def should_stop(self) -> bool:
-        """Whether a hook has asked to stop."""
+        """Return whether a hook has asked to stop."""
         return self._stop
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRunArgs:
-    """What a hook wants to see of a step: names, nested in dicts, lists and tuples.
+    """The wishes of a hook in a step: names, nested in dicts, lists and tuples.
 
     A name is ``loss``, ``global_step``, or that of a prediction or of what :func:`record` was
     given.
@@ -121,10 +121,10 @@ class SessionRunArgs:
 
 @dataclass(frozen=True, slots=True)
 class SessionRunValues:
-    """What a hook sees of a step.
+    """The values of a step that a hook sees.
 
     Attributes:
-        results: As its ``SessionRunArgs`` asked; None if it asked for nothing.
+        results: Values that the hook's ``SessionRunArgs`` asked for; None if it asked for nothing.
         values: All there is, by name.
     """
 
@@ -136,7 +136,7 @@ class SessionRunContext:
     """Around a step.
 
     Attributes:
-        session: What is running.
+        session: Model that is running.
     """
 
     def __init__(self, session: RunningModel) -> None:
@@ -156,48 +156,51 @@ class SessionRunHook:
     """Derive from this, and define what you want to be called for."""
 
     def begin(self) -> None:
-        """Before the first step; nothing was made yet."""
+        """Begin before the first step; nothing was made yet."""
 
     def after_create_session(self, session: RunningModel, coord: Any) -> None:
-        """When the variables are there: behind the first call of model_fn.
+        """Handle that the variables are there: behind the first call of model_fn.
 
         Args:
-            session: What is running.
-            coord: None; TensorFlow has threads here.
+            session: Model that is running.
+            coord: Always None; TensorFlow has threads here.
         """
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:  # noqa: ARG002
-        """Before a step; not before the first one, for a hook that model_fn gives."""
+        """Handle the beginning of a step; not before the first one, for a hook that model_fn
+        gives.
+        """
         return None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """After a step."""
+        """Handle the end of a step."""
 
     def end(self, session: RunningModel) -> None:
-        """After the last step; not if an error was raised."""
+        """End after the last step; not if an error was raised."""
 
     def renew(self, newer: "SessionRunHook") -> None:
         """Take over from a hook that model_fn made in this one's place, for a later batch."""
 
 
 class CheckpointSaverListener:
-    """As ``tf.compat.v1.train.CheckpointSaverListener``: called when a checkpoint was saved.
+    """A listener like ``tf.compat.v1.train.CheckpointSaverListener``: called when a checkpoint was
+    saved.
 
     On the chief. Of a job that saves by itself (docs/checkpoints.md) a checkpoint is noticed at the
     end of the step after it, and ``before_save`` is called then, too.
     """
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Begin before the first step."""
 
     def before_save(self, session: RunningModel, global_step_value: int) -> None:
-        """Before it is written."""
+        """Handle that a checkpoint will be written."""
 
     def after_save(self, session: RunningModel, global_step_value: int) -> Any:
-        """When it is there; True: end the training."""
+        """Handle that a checkpoint was written; True: end the training."""
 
     def end(self, session: RunningModel, global_step_value: int) -> None:
-        """After the last step."""
+        """End after the last step."""
 
 
 class HookCalls:
@@ -217,12 +220,12 @@ class HookCalls:
         self._created = False
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Call the hooks before the first step."""
         for hook in self._hooks:
             hook.begin()
 
     def before_run(self) -> None:
-        """Before a step."""
+        """Call the hooks before a step."""
         self._asked = {}
         for hook in self._all:
             wanted = hook.before_run(self._context)
@@ -230,7 +233,7 @@ class HookCalls:
                 self._asked[id(hook)] = wanted.fetches
 
     def model_called(self, given: tuple[SessionRunHook, ...]) -> None:
-        """model_fn has returned.
+        """Call the hooks when model_fn has returned.
 
         Args:
             given: The hooks it gave.
@@ -247,7 +250,7 @@ class HookCalls:
             hook.after_create_session(self._session, None)
 
     def after_run(self, values: Mapping[str, Any]) -> None:
-        """After a step.
+        """Call the hooks after a step.
 
         Raises:
             UnknownVariableError: A hook asked for a value that the step has not.
@@ -258,7 +261,7 @@ class HookCalls:
             hook.after_run(self._context, SessionRunValues(results, values))
 
     def end(self) -> None:
-        """After the last step."""
+        """Call the hooks after the last step."""
         for hook in self._all:
             hook.end(self._session)
 
@@ -278,7 +281,7 @@ def _fetched(wanted: Any, values: Mapping[str, Any]) -> Any:
 
 
 def value_of(name: str, values: Mapping[str, Any]) -> Any:
-    """A value of a step.
+    """Find a value of a step.
 
     Raises:
         UnknownVariableError: The step has none of this name.

@@ -27,7 +27,7 @@ InputFn = Callable[..., Any]
 def batches(
     input_fn: InputFn, strategy: Strategy, *, mode: str, params: Any, config: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """(features, labels) of each step; labels are None where the input has none.
+    """Yield (features, labels) of each step; labels are None where the input has none.
 
     Args:
         input_fn: Called once, with those of ``mode``, ``params``, ``config`` and ``input_context``
@@ -56,7 +56,7 @@ def batches(
 
 
 def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
-    """What can be iterated over for the batches of an input_fn.
+    """Make what can be iterated over for the batches of an input_fn.
 
     Args:
         input_fn: The user's.
@@ -86,7 +86,7 @@ def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
 
 
 def _is_batch(given: Any) -> bool:
-    """Whether it is one batch: an array, a dict of arrays, or a pair of such."""
+    """Return whether a value is one batch: an array, a dict of arrays, or a pair of such."""
     if isinstance(given, np.ndarray):
         return True
     if isinstance(given, Mapping) or (isinstance(given, tuple) and len(given) == 2):
@@ -96,7 +96,7 @@ def _is_batch(given: Any) -> bool:
 
 
 def features_and_labels(element: Any) -> tuple[Any, Any]:
-    """The two parts of a batch; labels are None where it has one.
+    """Split a batch into its two parts; labels are None where it has one.
 
     Raises:
         ConfigurationError: It has more.
@@ -121,7 +121,8 @@ def numpy_input_fn(
     shuffle: bool | None = None,
     seed: int = 0,
 ) -> InputFn:
-    """An input_fn of arrays. As ``tf.compat.v1.estimator.inputs.numpy_input_fn``.
+    """Make an input_fn of arrays, as ``tf.compat.v1.estimator.inputs.numpy_input_fn``. As
+    ``tf.compat.v1.estimator.inputs.numpy_input_fn``.
 
     Args:
         x: Array, or dict of arrays, whose first axis is that of examples.

@@ -34,7 +34,7 @@ def model_to_estimator(
     config: RunConfig | None = None,
     metric_names_map: Mapping[str, str] | None = None,
 ) -> Estimator:
-    """An Estimator that trains a copy of a compiled Keras model.
+    """Make an Estimator that trains a copy of a compiled Keras model.
 
     Predictions are a dict by the names of the model's outputs; ``evaluate`` gives the metrics of
     ``compile`` and the loss; an export has ``model.keras``.
@@ -82,7 +82,7 @@ class _ModelCopies:
         return made
 
     def to_train(self) -> Any:
-        """A copy whose weights are shared under the strategy of now."""
+        """Make a copy whose weights are shared under the strategy of now."""
         from ..keras_bridge import distribute  # needs Keras
         from ..keras_bridge.shared_variables import share_anew
 
@@ -92,7 +92,7 @@ class _ModelCopies:
         return distribute(self._copy(), get_strategy())
 
     def to_look_at(self) -> "tuple[Any, _MetricSums]":
-        """A copy with the checkpoint's weights, and what its metrics add up to."""
+        """Make a copy with the checkpoint's weights; returns also what its metrics add up to."""
         _require_one_replica("eval_distribute", "leave it out")
         made = self._copy()
         _load(made, self._keras)
@@ -100,7 +100,7 @@ class _ModelCopies:
 
 
 def _model_fn_of(copies: _ModelCopies, names: Mapping[str, str]) -> Callable[..., EstimatorSpec]:
-    """The model function of an Estimator.
+    """Make the model function of an Estimator.
 
     Args:
         copies: Makes the models that it calls.
@@ -140,7 +140,7 @@ def _require_one_replica(setting: str, instead: str) -> None:
 
 
 def _compile_config(model: Any) -> Any:
-    """With what a copy of a model is compiled.
+    """Read the configuration with which a copy of a model is compiled.
 
     Raises:
         ConfigurationError: The model is not compiled or not built, or cannot be copied.
@@ -176,13 +176,13 @@ class _MetricSums:
         return [variable for metric in self._model.metrics for variable in metric.variables]
 
     def add(self) -> None:
-        """Those of the last batch."""
+        """Add the sums of the last batch."""
         states = [to_numpy(variable.value).astype(np.float64) for variable in self._variables()]
         sums = self._sums or [np.zeros_like(state) for state in states]
         self._sums = [total + state for total, state in zip(sums, states, strict=True)]
 
     def results(self) -> dict[str, Any]:
-        """Of all batches."""
+        """Compute the metrics of all batches."""
         for variable, total in zip(self._variables(), self._sums, strict=True):
             variable.assign(total.astype(variable.dtype))
         found: dict[str, Any] = self._model.get_metrics_result()

@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """What one batch adds to a metric.
+    """The counts that one batch adds to a metric.
 
     Attributes:
         counts: Array, of one shape for every batch.
@@ -38,7 +38,7 @@ class BatchCounts:
 
 
 def mean(values: Any, weights: Any = None) -> BatchCounts:
-    """The weighted mean of values.
+    """Count a weighted mean of values.
 
     Args:
         values: Array of any shape.
@@ -50,7 +50,7 @@ def mean(values: Any, weights: Any = None) -> BatchCounts:
 
 
 def accuracy(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """How often predictions are the labels.
+    """Count how often predictions are the labels.
 
     Raises:
         ConfigurationError: They have different numbers of elements.
@@ -60,31 +60,31 @@ def accuracy(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
 
 
 def mean_squared_error(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """The mean of squared differences."""
+    """Count the mean of squared differences."""
     true, pred = _same_shape(labels, predictions)
     return mean((true.astype(np.float64) - pred) ** 2, weights)
 
 
 def root_mean_squared_error(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """The root of the mean of squared differences."""
+    """Count the root of the mean of squared differences."""
     counts = mean_squared_error(labels, predictions, weights).counts
     return BatchCounts(counts, lambda sums: np.sqrt(_ratio(sums)))
 
 
 def mean_absolute_error(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """The mean of absolute differences."""
+    """Count the mean of absolute differences."""
     true, pred = _same_shape(labels, predictions)
     return mean(np.abs(true.astype(np.float64) - pred), weights)
 
 
 def precision(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """Of those predicted to be true, the part that is. Both are taken as bool."""
+    """Count the predictions of true that are right. Both are taken as bool."""
     true, pred = (each.astype(bool) for each in _same_shape(labels, predictions))
     return mean(true[pred], None if weights is None else _weights(weights, true)[pred])
 
 
 def recall(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
-    """Of those that are true, the part that is predicted to be. Both are taken as bool."""
+    """Count the true labels that are predicted. Both are taken as bool."""
     true, pred = (each.astype(bool) for each in _same_shape(labels, predictions))
     return mean(pred[true], None if weights is None else _weights(weights, true)[true])
 
@@ -96,13 +96,13 @@ def auc(
     num_thresholds: int = 200,
     curve: str = "ROC",
 ) -> BatchCounts:
-    """The area under a curve, by the trapezoids between thresholds.
+    """Count the area under a curve, by the trapezoids between thresholds.
 
     Args:
         labels: 0 or 1.
         predictions: Probabilities.
-        weights: As of :func:`mean`.
-        num_thresholds: How many.
+        weights: Weights of the examples, as in :func:`mean`.
+        num_thresholds: Number of thresholds.
         curve: ``"ROC"`` or ``"PR"``.
     """
     if curve not in ("ROC", "PR"):
@@ -147,7 +147,7 @@ class MetricSums:
         self._names: list[str] = []
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Those of one batch of one replica.
+        """Add the metrics of one batch of one replica.
 
         Raises:
             ConfigurationError: One has counts of another shape than before.
@@ -181,14 +181,16 @@ class MetricSums:
         self._counts[name] = BatchCounts(sums, given.result)
 
     def _add_object(self, name: str, given: Any) -> None:
-        """One whose variables are kept from batch to batch stays; others are added to the first."""
+        """Keep a metric whose variables are kept from batch to batch; others are added to the
+        first.
+        """
         first = self._objects.setdefault(name, given)
         for total, part in zip(first.variables, given.variables, strict=True):
             if total is not part:
                 total.assign_add(part)
 
     def results(self) -> dict[str, Any]:
-        """The metrics, by name, in the order in which they came first."""
+        """Compute the metrics, by name, in the order in which they came first."""
         found: dict[str, Any] = {}
         for name in self._names:
             if name in self._counts:

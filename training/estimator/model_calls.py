@@ -27,7 +27,7 @@ _ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
 def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> ModelFn:
-    """Whether a model_fn can be called.
+    """Check that a model_fn can be called, and return it.
 
     Raises:
         ConfigurationError: There is none; it lacks ``features``, has an argument that is never
@@ -63,7 +63,9 @@ def call_with_known(function: Callable[..., Any], known: Mapping[str, Any]) -> A
 
 @lru_cache(maxsize=256)
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
-    """Names of parameters and whether each must be given; and whether it takes any name."""
+    """List the names of parameters and whether each must be given; and whether it takes any
+    name.
+    """
     try:
         found = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin
@@ -81,7 +83,7 @@ def _name(function: Any) -> str:
 
 @dataclass(frozen=True)
 class Called:
-    """What model_fn returned for one replica, and what it recorded. No structure to take apart."""
+    """The result of model_fn for one replica, and what it recorded. No structure to take apart."""
 
     spec: EstimatorSpec
     recorded: Mapping[str, Any]
@@ -95,11 +97,11 @@ class Model:
 
     Attributes:
         model_fn: The user's.
-        mode: What for.
+        mode: Mode in which model_fn is called.
         params: The user's; None: it takes none.
         config: The user's.
         strategy: Under which it runs.
-        build: What it makes.
+        build: Build that collects what model_fn makes.
     """
 
     model_fn: ModelFn
@@ -110,7 +112,7 @@ class Model:
     build: Build
 
     def call(self, features: Any, labels: Any) -> tuple[Called, ...]:
-        """One call for each replica of this process; in TRAIN a step.
+        """Call model_fn for each replica of this process; in TRAIN a step.
 
         Raises:
             ConfigurationError: It returned no EstimatorSpec, or one of another mode; or it takes no
@@ -194,7 +196,7 @@ def _with_update(called: Called) -> Called:
 
 
 def count_examples(features: Any) -> int | None:
-    """Examples of one replica's batch; None if that cannot be seen."""
+    """Count the examples of one replica's batch; None if that cannot be seen."""
     for leaf in leaves(features):
         shape = getattr(leaf, "shape", None)
         if shape is not None and len(shape):

@@ -1,8 +1,10 @@
-"""What a model_fn is called for."""
+"""Modes in which a model_fn is called."""
 
 
 class ModeKeys:
-    """As ``tf.estimator.ModeKeys``: strings, so that a program may compare them with its own."""
+    """The modes of ``tf.estimator.ModeKeys``: strings, so that a program may compare them with its
+    own.
+    """
 
     TRAIN = "train"
     EVAL = "eval"

@@ -46,7 +46,7 @@ ELSEWHERE: dict[str, str] = {
     "TPUEstimator": "Estimator, with " + _TPU,
     "TPUEstimatorSpec": "EstimatorSpec, with " + _TPU,
 }
-"""Of ``tf.estimator``, its v1 names, and ``tf.compat.v1.train``'s hooks."""
+"""Names of ``tf.estimator``, its v1 names, and ``tf.compat.v1.train``'s hooks."""
 
 EXPERIMENTAL: dict[str, str] = {
     "KMeans": "scikit-learn's MiniBatchKMeans",
@@ -59,4 +59,4 @@ EXPERIMENTAL: dict[str, str] = {
     "linear_logit_fn_builder": _CANNED,
     "make_stop_at_checkpoint_step_hook": "rw.estimator.StopAtStepHook(last_step=…)",
 }
-"""Of ``tf.estimator.experimental``."""
+"""Names of ``tf.estimator.experimental``."""

@@ -26,7 +26,7 @@ SAVE_SECS = 600
 
 @dataclass(frozen=True)
 class DistributeConfig:
-    """As ``tf.contrib.distribute.DistributeConfig``.
+    """Strategies of an Estimator, as ``tf.contrib.distribute.DistributeConfig``.
 
     Attributes:
         train_distribute: Trains; see :class:`RunConfig`.
@@ -42,7 +42,7 @@ class DistributeConfig:
 
 @dataclass(frozen=True, eq=False)
 class RunConfig:
-    """As ``tf.estimator.RunConfig``, equal to itself alone.
+    """Configuration of an Estimator, as ``tf.estimator.RunConfig``, equal to itself alone.
 
     The cluster and this task come from TF_CONFIG, or from the launcher.
 
@@ -119,7 +119,7 @@ class RunConfig:
                 )
 
     def _check_numbers(self) -> None:
-        """As TensorFlow checks them; also what is not used."""
+        """Check the numbers as TensorFlow checks them; also what is not used."""
         for name in (
             "log_step_count_steps",
             "keep_checkpoint_every_n_hours",
@@ -141,7 +141,7 @@ class RunConfig:
             raise ConfigurationError(f"tf_random_seed must be integer, got {self.tf_random_seed!r}")
 
     def _check_tf_config(self, config: dict[str, Any]) -> None:
-        """As TensorFlow's, which leaves the cluster of a strategy to that."""
+        """Check TF_CONFIG as TensorFlow does, which leaves the cluster of a strategy to that."""
         if self.train_distribute is not None or not (config.get("cluster") or config.get("task")):
             return
         self.check_cluster()
@@ -168,7 +168,7 @@ class RunConfig:
             )
 
     def replace(self, **changes: Any) -> "RunConfig":
-        """The same with some values changed.
+        """Copy the configuration with some values changed.
 
         Raises:
             ConfigurationError: A value is not allowed, or there is no such one.
@@ -187,7 +187,7 @@ class RunConfig:
 
     @property
     def task(self) -> ResolvedTask:
-        """This process in its cluster.
+        """Task of this process in its cluster.
 
         Raises:
             ConfigurationError: TF_CONFIG, or what the launcher says, is not valid.
@@ -233,7 +233,7 @@ class RunConfig:
 
     @property
     def master(self) -> str:
-        """This task's address as TensorFlow writes it, or TF_CONFIG's ``session_master``.
+        """Address of this task as TensorFlow writes it, or TF_CONFIG's ``session_master``.
 
         Empty in an evaluator, and where one task is the whole cluster. Nothing here dials it.
         """
@@ -272,7 +272,7 @@ class RunConfig:
         return tasks.index(task.task)
 
     def check_cluster(self) -> None:
-        """Whether the cluster is one that can train.
+        """Check that the cluster is one that can train.
 
         Raises:
             ConfigurationError: Without ``train_distribute`` it has no chief.
@@ -288,7 +288,7 @@ class RunConfig:
 
 
 def _check_device_fn(device_fn: Any) -> None:
-    """Whether it is what TensorFlow would take.
+    """Check that it is what TensorFlow would take.
 
     Raises:
         ConfigurationError: It is not.
@@ -300,7 +300,7 @@ def _check_device_fn(device_fn: Any) -> None:
 
 
 def _model_dir(given: str | None, config: Mapping[str, Any]) -> str | None:
-    """The model directory that a program or TF_CONFIG names, or both.
+    """Find the model directory that a program or TF_CONFIG names, or both.
 
     Raises:
         ConfigurationError: They differ, or one is empty.

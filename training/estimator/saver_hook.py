@@ -94,7 +94,7 @@ class CheckpointSaverHook(SessionRunHook):
 def with_interval_of_hook(
     config: RunConfig, hooks: Sequence[SessionRunHook], model_dir: str
 ) -> RunConfig:
-    """RunConfig with the interval that a hook of the program says, for a job that is joined now."""
+    """Give RunConfig the interval that a hook of the program says, for a job that is joined now."""
     for hook in hooks:
         if isinstance(hook, CheckpointSaverHook) and same_place(hook.checkpoint_dir, model_dir):
             return config.replace(

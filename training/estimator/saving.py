@@ -38,7 +38,7 @@ class CheckpointWriter(Protocol):
 
 
 def writer_for(strategy: Strategy, variables: Mapping[str, Variable]) -> CheckpointWriter:
-    """What writes a strategy's variables.
+    """Make what writes a strategy's variables.
 
     Args:
         strategy: Strategy of this process.
@@ -52,7 +52,7 @@ def writer_for(strategy: Strategy, variables: Mapping[str, Variable]) -> Checkpo
 
 
 def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
-    """What writes variables as this process sees them, with the slots that it has.
+    """Make what writes variables as this process sees them, with the slots that it has.
 
     Args:
         variables: By name; grows while the model is made.
@@ -61,7 +61,7 @@ def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
 
 
 def shared_values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
-    """What writes the variables that one task of a job can read by itself.
+    """Make what writes the variables that one task of a job can read by itself.
 
     Args:
         variables: By name; grows while the model is made. What replicas count for themselves is
@@ -73,7 +73,7 @@ def shared_values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
 
 
 def shared_values(variables: Mapping[str, Variable]) -> dict[str, Variable]:
-    """Those that one task can read by itself."""
+    """Select the variables that one task can read by itself."""
     return {
         name: each
         for name, each in variables.items()
@@ -89,7 +89,7 @@ def _write_memory(
 
 
 def has_value(variable: Variable) -> bool:
-    """Whether a variable has one: not ON_READ without aggregation."""
+    """Return whether a variable has a value: not ON_READ without aggregation."""
     on_read = variable.synchronization is VariableSynchronization.ON_READ
     return not (on_read and variable.aggregation is VariableAggregation.NONE)
 
@@ -152,7 +152,7 @@ class OwnCheckpoints:
 
 
 def reader_of(path: str) -> CheckpointReader:
-    """A checkpoint that the caller names.
+    """Open a checkpoint that the caller names.
 
     Raises:
         CheckpointError: There is none, or it is not whole.

@@ -17,7 +17,8 @@ from .modes import ALL_MODES, ModeKeys
 
 
 class Scaffold:
-    """What is called once when training begins from nothing. As ``tf.compat.v1.train.Scaffold``.
+    """A function that is called once when training begins from nothing, as
+    ``tf.compat.v1.train.Scaffold``. As ``tf.compat.v1.train.Scaffold``.
 
     Args:
         init_fn: ``init_fn(scaffold, session)``, on the chief, after the variables were made and if
@@ -29,10 +30,11 @@ class Scaffold:
 
 
 class EstimatorSpec:
-    """What a model_fn returns. As ``tf.estimator.EstimatorSpec``.
+    """The result of a model_fn, as ``tf.estimator.EstimatorSpec``. As
+    ``tf.estimator.EstimatorSpec``.
 
     Args:
-        mode: As it was given.
+        mode: Mode that model_fn was given.
         predictions: array, or dict of arrays, the first axis of examples; needed in PREDICT.
         loss: A number; needed in TRAIN and EVAL. In TRAIN it may be left to ``train_op``.
         train_op: Needed in TRAIN. A function without arguments makes the update: it is called when

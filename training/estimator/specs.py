@@ -10,7 +10,7 @@ from .inputs import InputFn
 
 
 class TrainSpec:
-    """As ``tf.estimator.TrainSpec``.
+    """The arguments of a training, as ``tf.estimator.TrainSpec``.
 
     Args:
         input_fn: Input function of the training.
@@ -42,14 +42,14 @@ class TrainSpec:
 
 
 class EvalSpec:
-    """As ``tf.estimator.EvalSpec``.
+    """The arguments of an evaluation, as ``tf.estimator.EvalSpec``.
 
     Args:
         input_fn: Input function of the evaluation.
         steps: Batches of each evaluation; None: until the input ends.
         name: Name of the evaluation; results go to ``eval_<name>``.
         hooks: Hooks of each evaluation.
-        exporters: One or several exporters, called after each evaluation.
+        exporters: Exporters, or a single one, called after each evaluation.
         start_delay_secs: Delay before the evaluator's first evaluation.
         throttle_secs: Minimum time from the beginning of one evaluation to that of the next.
 

@@ -54,14 +54,14 @@ class RemoteStep:
 
 @dataclass
 class RemoteTraining:
-    """One training on a standalone cluster.
+    """A training on a standalone cluster.
 
     Attributes:
         model_fn: The user's model function.
         model_dir: Model directory of the Estimator, on this machine.
         config: Configuration of the Estimator.
         params: Hyperparameters of the Estimator.
-        values: What variables begin with.
+        values: First values of variables.
         first: The global step of these values.
         resumes: The checkpoint they come from; None: there is none.
     """
@@ -79,8 +79,9 @@ class RemoteTraining:
 
         Args:
             address: Address of the cluster.
-            call: What is asked for. Its input function is called here for the first batch and once
-                on each worker; hooks and listeners are called here, where checkpoints are written.
+            call: Arguments of the training. Its input function is called here for the first batch
+                and once on each worker; hooks and listeners are called here, where checkpoints are
+                written.
 
         Raises:
             ConfigurationError: The input has no batch, or the cluster no worker.
@@ -122,7 +123,7 @@ class RemoteTraining:
         listeners: Sequence[CheckpointSaverListener],
         session: RunningModel,
     ) -> Checkpoints:
-        """What saves the variables of a registry here, as the configuration says."""
+        """Make what saves the variables of a registry here, as the configuration says."""
 
         def checkpoints_in(directory: str) -> OwnCheckpoints:
             keep = self.config.keep_checkpoint_max or 0
@@ -199,11 +200,11 @@ class _RemoteLoop:
         return loss
 
     def _ends(self) -> bool:
-        """Whether the training ends before the next step."""
+        """Return whether the training ends before the next step."""
         return self.session.should_stop() or self._left() == 0
 
     def _left(self) -> int | None:
-        """Steps until the limit; None: there is none."""
+        """Count the steps until the limit; None: there is none."""
         return None if self.limit is None else max(self.limit - self.step(), 0)
 
     def _first_step(self, source: Callable[[], Any]) -> float:
@@ -220,7 +221,9 @@ class _RemoteLoop:
         return loss
 
     def _results(self, source: Callable[[], Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-        """(loss, recorded) of the workers' steps, in the order in which they were scheduled."""
+        """Yield (loss, recorded) of the workers' steps, in the order in which they were
+        scheduled.
+        """
         strategy = self.model.strategy
         assert isinstance(strategy, ParameterServerStrategy)  # noqa: S101 - a training makes it
         coordinator = ClusterCoordinator(strategy)

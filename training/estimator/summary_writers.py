@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ScalarWriter(Protocol):
-    """What an Estimator asks of a writer; tensorboardX's and PyTorch's are that too."""
+    """The interface of a writer for an Estimator; tensorboardX's and PyTorch's are that too."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
         """Write a number."""
@@ -49,15 +49,16 @@ class NoSummaries:
     """Writes nothing."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Nothing."""
+        """Write nothing."""
 
     def flush(self) -> None:
-        """Nothing."""
+        """Write nothing."""
 
 
 @cache
 def summary_writer(log_dir: str) -> ScalarWriter:
-    """The writer of this process for a directory; without tensorboardX one that writes nothing.
+    """Find the writer of this process for a directory; without tensorboardX one that writes
+    nothing.
 
     Args:
         log_dir: Path or fsspec URL.

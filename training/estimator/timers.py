@@ -37,7 +37,7 @@ class SecondOrStepTimer:
         self._at = 0.0
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time, at the first step as well; never twice in one step."""
+        """Return whether it is time, at the first step as well; never twice in one step."""
         if self._step is None:
             return True
         if step == self._step:
@@ -47,7 +47,9 @@ class SecondOrStepTimer:
         return self._every_secs is not None and self._clock() >= self._at + self._every_secs
 
     def note(self, step: int) -> tuple[float, int] | None:
-        """It was done at this step; seconds and steps since the last time, None the first time."""
+        """Note that it was done at this step; returns seconds and steps since the last time, None
+        the first time.
+        """
         now, before = self._clock(), self._step
         since = None if before is None else (now - self._at, step - before)
         self._step, self._at = step, now

@@ -1,4 +1,4 @@
-"""What one call of ``Estimator.train`` asks for."""
+"""Arguments of one call of ``Estimator.train``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +26,13 @@ class TrainCall:
     max_steps: int | None = None
 
     def is_done_at(self, step: int) -> bool:
-        """Whether nothing is left to do at a global step."""
+        """Return whether nothing is left to do at a global step."""
         return self.max_steps is not None and step >= self.max_steps
 
     def last_step(self, first: int) -> int | None:
-        """Global step at which a training ends that begins at ``first``; None: with its input."""
+        """Compute the global step at which a training ends that begins at ``first``; None: with its
+        input.
+        """
         if self.max_steps is not None:
             return self.max_steps
         return first + self.steps if self.steps is not None else None

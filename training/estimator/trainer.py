@@ -1,4 +1,4 @@
-"""What ``Estimator.train`` stands on: a strategy, what it begins with, and the loop."""
+"""Basis of ``Estimator.train``: a strategy, what it begins with, and the loop."""
 
 import logging
 import random
@@ -131,17 +131,17 @@ class Trainer:
         return training.run(address, replace(call, hooks=self._hooks(call, is_chief=True)))
 
     def _anew(self) -> FirstValues:
-        """What variables begin with where there is no checkpoint."""
+        """Choose what variables begin with where there is no checkpoint."""
         warm = self._warm_start
         if warm is None:
             return Anew()
         return WarmStart(warm, _warm_reader(warm.ckpt_to_initialize_from))
 
     def copy_of_live(self, newest: CheckpointReader | None) -> CheckpointReader | None:
-        """Of what a job trains here and has not saved yet: a copy, made now; None: it has.
+        """Copy what a job trains here and has not saved yet; None: it has.
 
         Args:
-            newest: What it has saved.
+            newest: Newest checkpoint that it has saved.
         """
         strategy = self._strategy
         if strategy is None or not strategy.extended.should_checkpoint:
@@ -166,7 +166,7 @@ class Trainer:
         registry: Registry,
         newest: CheckpointReader | None,
     ) -> tuple[FirstValues, int]:
-        """What variables begin with, and the global step that is of."""
+        """Choose what variables begin with, and the global step that is of."""
         live, saved = registry.live_step, newest.manifest.global_step if newest is not None else 0
         if live is not None and registry.variables and (job is not None or live == saved):
             return AsTheyAre(), live
@@ -194,8 +194,8 @@ class Trainer:
     def _checkpoints_in(
         self, directory: str, strategy: Strategy, registry: Registry, job: ClusterRuntime | None
     ) -> OwnCheckpoints:
-        """Of a job the values alone: what replicas count for themselves, all workers would have to
-        read together.
+        """Make checkpoints in a directory; of a job with the values alone: what replicas count for
+        themselves, all workers would have to read together.
         """
         writer = (
             writer_for(strategy, registry.variables)
@@ -205,7 +205,7 @@ class Trainer:
         return OwnCheckpoints(directory, writer, self._config.keep_checkpoint_max or 0)
 
     def _hooks(self, call: TrainCall, *, is_chief: bool) -> list[SessionRunHook]:
-        """Those of the configuration, then the program's."""
+        """Collect the hooks of the configuration, then the program's."""
         usual = usual_hooks(
             model_dir=self._model_dir,
             is_chief=is_chief,
@@ -217,13 +217,13 @@ class Trainer:
 
 
 def newest_checkpoint(model_dir: str) -> CheckpointReader | None:
-    """The newest complete checkpoint of a model directory; None: there is none."""
+    """Open the newest complete checkpoint of a model directory; None: there is none."""
     found = latest_checkpoint(model_dir)
     return CheckpointReader(found.path) if found is not None else None
 
 
 def _counts(strategy: Strategy, job: ClusterRuntime | None) -> bool:
-    """Whether the strategy's count of steps is the job's."""
+    """Return whether the strategy's count of steps is the job's."""
     on_servers = isinstance(strategy.extended, ParameterServerExtended)
     return on_servers or (job is not None and hasattr(strategy, "global_step"))
 

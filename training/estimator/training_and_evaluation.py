@@ -50,8 +50,8 @@ def train_and_evaluate(
 
     Args:
         estimator: The Estimator of the program.
-        train_spec: What to train with.
-        eval_spec: What to evaluate on, and when.
+        train_spec: Arguments of the training.
+        eval_spec: Arguments of the evaluations, and their times.
 
     Returns:
         In a process alone, the metrics of its last evaluation and what the exporters returned;
@@ -94,7 +94,7 @@ def _role(estimator: Estimator) -> str:
 
 
 def _serve(estimator: Estimator) -> None:
-    """A ps serves until the job is over, and ends the process.
+    """Serve as a ps until the job is over, and end the process.
 
     Raises:
         ConfigurationError: It has no cluster to serve.
@@ -248,7 +248,7 @@ class _Evaluator:
         return True
 
     def _has_newer(self, path: str) -> bool:
-        """Whether a checkpoint is not the newest any more, and so may be gone."""
+        """Return whether a checkpoint is not the newest any more, and so may be gone."""
         newest = latest_checkpoint(self._estimator.model_dir)
         return newest is not None and newest.path != path
 

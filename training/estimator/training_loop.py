@@ -29,21 +29,21 @@ class StepCount:
         self._own = first
 
     def __call__(self) -> int:
-        """The step, as far as this worker knows."""
+        """Return the step, as far as this worker knows."""
         if self._strategy is None:
             return self._own
         # A strategy on servers that has not defined a variable yet knows of no step.
         return max(self._own, int(getattr(self._strategy, "global_step", 0)))
 
     def note_step(self) -> None:
-        """A step was made here."""
+        """Note a step that was made here."""
         if self._strategy is None:
             self._own += 1
 
 
 @dataclass
 class TrainingLoop:
-    """One training.
+    """The loop of one training.
 
     Attributes:
         model: Model, called for every batch.
@@ -126,7 +126,7 @@ class TrainingLoop:
             scaffold.init_fn(scaffold, self.session)
 
     def _ends_before(self, features: Any) -> bool:
-        """Whether the training ends before a step with this batch.
+        """Return whether the training ends before a step with this batch.
 
         Because a hook asked for it, or a replica would have an empty batch. Workers in sync end
         together.
@@ -140,7 +140,7 @@ class TrainingLoop:
 
 
 def values_of(called: tuple[Called, ...], loss: float, step: int) -> dict[str, Any]:
-    """What hooks see of a step: the first replica's values, and the mean loss."""
+    """Collect what hooks see of a step: the first replica's values, and the mean loss."""
     first = called[0]
     predictions = first.spec.predictions
     named = predictions if isinstance(predictions, dict) else {}

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_model_dir(given: str | None, config: RunConfig) -> str:
-    """The Estimator's model directory.
+    """Choose the Estimator's model directory.
 
     Args:
         given: To the Estimator.
@@ -86,8 +86,8 @@ def give_settings(model_dir: str, config: RunConfig) -> None:
 
 
 def runtime_of_task(model_dir: str, config: RunConfig) -> ClusterRuntime | None:
-    """This task's cluster, joined now if need be; None for a process alone. Of a ps it does not
-    return.
+    """Find this task's cluster, joined now if need be; None for a process alone. Does not return in
+    a ps.
     """
     runtime = program_cluster()
     if runtime is None:
@@ -97,7 +97,7 @@ def runtime_of_task(model_dir: str, config: RunConfig) -> ClusterRuntime | None:
 
 
 def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
-    """The strategy that trains, made now unless it was given.
+    """Choose the strategy that trains, made now unless it was given.
 
     Raises:
         TypeError: What makes it makes something else.
@@ -110,7 +110,7 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
 
 @contextmanager
 def _no_word_of_model_dir(config: RunConfig) -> Iterator[None]:
-    """No warning that ``ROPEWALK_MODEL_DIR`` is unused: the Estimator saves there."""
+    """Suppress the warning that ``ROPEWALK_MODEL_DIR`` is unused: the Estimator saves there."""
     said = load_settings().model_dir
     if not said or program_cluster() is not None or not config.task.is_local:
         yield
@@ -134,7 +134,7 @@ def _train_strategy(config: RunConfig) -> Strategy:
 
 
 def eval_strategy(config: RunConfig) -> Strategy:
-    """The strategy that evaluates and predicts: on the devices of this process.
+    """Choose the strategy that evaluates and predicts: on the devices of this process.
 
     One of several processes is what it is on this machine alone, as TensorFlow configured an
     evaluator's: its variables are a checkpoint's, which are in this process' memory.
@@ -165,7 +165,7 @@ def _made(given: GivenStrategy, name: str) -> Strategy:
 
 
 def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
-    """The job that saves a strategy's variables; None: this process saves them itself.
+    """Find the job that saves a strategy's variables; None: this process saves them itself.
 
     Raises:
         ConfigurationError: The job saves elsewhere, or nowhere.
@@ -215,7 +215,7 @@ def _adopts(snapshots: JobSnapshots | None) -> bool:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two model directories are the same one."""
+    """Return whether two model directories are the same one."""
     if "://" in one or "://" in other:
         return one.rstrip("/") == other.rstrip("/")
     return os.path.realpath(one) == os.path.realpath(other)

@@ -20,7 +20,8 @@ _JOINED_BYTES = 64 * 1024  # to copy as much takes as long as to hand an argumen
 
 
 def on_device(values: Sequence[Any]) -> list[Any]:
-    """JAX arrays of NumPy arrays. Large ones share memory where JAX can; small ones go in one call.
+    """Make JAX arrays of NumPy arrays. Large ones share memory where JAX can; small ones go in one
+    call.
 
     Args:
         values: Read-only, and they stay as they are.
@@ -37,7 +38,7 @@ def on_device(values: Sequence[Any]) -> list[Any]:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether it stands for an array of a function that JAX is tracing."""
+    """Return whether an array stands for one of a function that JAX is tracing."""
     return isinstance(array, require("jax", "jax").core.Tracer)
 
 
@@ -60,7 +61,7 @@ def start_copies(arrays: Sequence[Any], *, ahead: bool | None = None) -> None:
 
 
 def to_hosts(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays of JAX as arrays of the host, in its memory where that is the host's.
+    """Convert arrays of JAX to arrays of the host, in their memory where that is the host's.
 
     JAX copies from a GPU into memory that is not pinned, which takes eight times as long. CuPy,
     where it is in use, copies what is large into buffers that are used again; not what is on
@@ -79,13 +80,13 @@ def to_hosts(arrays: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _is_on_several(array: Any) -> bool:
-    """Whether it is on several devices: replicated, or a part on each."""
+    """Return whether an array is on several devices: replicated, or a part on each."""
     sharding = getattr(array, "sharding", None)
     return sharding is not None and len(sharding.device_set) > 1
 
 
 def name_of(path: Any) -> str:
-    """The name of a leaf: ``layers/0/kernel`` of JAX's keys."""
+    """Name a leaf: ``layers/0/kernel`` of JAX's keys."""
     parts = []
     for key in path:
         for attribute in ("key", "name", "idx"):
@@ -103,7 +104,7 @@ def _has_accelerator() -> bool:
 
 
 class _Grouping(NamedTuple):
-    """How arrays of certain shapes and dtypes get to a device.
+    """The way of arrays of certain shapes and dtypes to a device.
 
     Attributes:
         large: Positions of those that go by themselves.
@@ -120,7 +121,7 @@ class _Grouping(NamedTuple):
 
 @lru_cache(maxsize=64)  # each has compiled functions
 def _grouping_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Grouping:
-    """The grouping of arrays of these shapes and dtypes."""
+    """Plan the grouping of arrays of these shapes and dtypes."""
     large: list[int] = []
     together: dict[object, list[int]] = {}
     for i, (shape, dtype) in enumerate(kinds):
@@ -137,7 +138,7 @@ def _grouping_of(kinds: tuple[tuple[tuple[int, ...], DType], ...]) -> _Grouping:
 
 
 def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
-    """A compiled function of flat arrays, each the elements of several, that returns all of these.
+    """Compile a function of flat arrays, each the elements of several, that returns all of these.
 
     Of NumPy arrays such a function makes arrays in a fifth of the time of device_put.
     """

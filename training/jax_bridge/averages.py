@@ -60,7 +60,7 @@ class JaxAverages:
         }
 
     def whole(self, values: Mapping[str, Array]) -> Any:
-        """The program's tree, of JAX arrays.
+        """Build the program's tree, of JAX arrays.
 
         Args:
             values: By name, of all arrays that are shared and perhaps more.
@@ -72,10 +72,10 @@ class JaxAverages:
         return require("jax", "jax").tree_util.tree_unflatten(self._structure, leaves)
 
     def moved(self, tree: Any, before: Mapping[str, Array]) -> dict[str, MovedAverage]:
-        """What a step has made of the averages, by name; integers count.
+        """Collect what a step has made of the averages, by name; integers count.
 
         Args:
-            tree: As the step returned it.
+            tree: Tree that the step returned.
             before: The values that the step was given, by name.
 
         Raises:
@@ -96,7 +96,9 @@ class JaxAverages:
 
 
 def _is_number(leaf: Any) -> bool:
-    """Whether it is an array of floating-point numbers or integers; not a key or a truth value."""
+    """Return whether a leaf is an array of floating-point numbers or integers; not a key or a truth
+    value.
+    """
     jax = require("jax", "jax")
     dtype = getattr(leaf, "dtype", None)
     kinds = (np.floating, np.integer)

@@ -53,12 +53,12 @@ class RowGradients(Mapping[str, Any]):
 def embedding_lookup(
     embeddings: Embeddings, ids: Mapping[str, Any], weights: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The rows of some features, as arrays of JAX. Not in a function that JAX compiles.
+    """Look up the rows of some features, as arrays of JAX. Not in a function that JAX compiles.
 
     Args:
         embeddings: The tables.
-        ids: As ``Embeddings.lookup`` takes them.
-        weights: As ``Embeddings.lookup`` takes them.
+        ids: Ids, as ``Embeddings.lookup`` takes them.
+        weights: Weights, as ``Embeddings.lookup`` takes them.
 
     Returns:
         By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
@@ -73,7 +73,8 @@ def embedding_lookup(
 def value_and_grad(
     function: Callable[..., Any], embeddings: Embeddings, *, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function's value and its gradients for parameters and for rows. As ``jax.value_and_grad``.
+    """Make a function of a function's value and its gradients for parameters and for rows, as
+    ``jax.value_and_grad``. As ``jax.value_and_grad``.
 
     ::
 

@@ -29,7 +29,7 @@ class SameNorms:
         """Look at the gradients of a step.
 
         Args:
-            gradients: This worker's, by name, on the host.
+            gradients: Gradients of this worker, by name, on the host.
         """
         if self._count > _STEPS:
             return

@@ -1,4 +1,4 @@
-"""Which rule an optax transformation is, if any: read from its closures, then tried out.
+"""Rule that an optax transformation is, if any: read from its closures, then tried out.
 
 A transformation is a pair of functions; what it was made with is in their closures alone. Reading
 those depends on how optax is written, so a rule that was found this way is compared with the
@@ -28,7 +28,7 @@ _RATES = {"scale": "step_size", "scale_by_schedule": "step_size_fn"}
 
 
 def place_transformation(transformation: Any) -> Place:
-    """Where an optax transformation runs: by a rule, or on the worker for a reason.
+    """Choose where an optax transformation runs: by a rule, or on the worker for a reason.
 
     Args:
         transformation: A ``GradientTransformation``.
@@ -49,7 +49,7 @@ def place_transformation(transformation: Any) -> Place:
 
 
 def _parts(transformation: Any, depth: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """The transformations of a chain: name and what it was made with."""
+    """List the transformations of a chain: name and what it was made with."""
     if depth > _DEPTH:
         raise ValueError("chains are nested too deeply")
     update, init = transformation.update, transformation.init
@@ -84,7 +84,7 @@ def _closure(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _with_rate(name: str, given: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """A step is added, so its size is the negative rate."""
+    """Rename the rate: a step is added, so its size is the negative rate."""
     if name not in _RATES:
         return name, given
     size = given[_RATES[name]]
@@ -92,7 +92,7 @@ def _with_rate(name: str, given: dict[str, Any]) -> tuple[str, Mapping[str, Any]
 
 
 def _is_same(transformation: Any, place: OnServer) -> bool:
-    """Whether rule and transformation take the same three steps."""
+    """Return whether rule and transformation take the same three steps."""
     draw = np.random.default_rng(0)
     value = draw.standard_normal(6).astype(np.float32)
     gradients = [draw.standard_normal(6).astype(np.float32) for _ in range(_STEPS)]

@@ -32,7 +32,7 @@ class WorkerOptimizer:
 
     Attributes:
         state: The ``opt_state``; None before :meth:`begin`.
-        kept: The same, as the job's checkpoints have it.
+        kept: State as the job's checkpoints have it.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class WorkerOptimizer:
     # -- the state, by name ------------------------------------------------------------------
 
     def entries(self) -> dict[str, Any]:
-        """The state's arrays as they are now; their copies to the host are started."""
+        """Return the state's arrays as they are now; their copies to the host are started."""
         entries = self._entries(self.state)
         start_copies(list(entries.values()))
         return entries
 
     def _entries(self, state: Any) -> dict[str, Any]:
-        """All but keys of random numbers, which stay this worker's."""
+        """Name all but keys of random numbers, which stay this worker's."""
         leaves, structure = self._jax.tree_util.tree_flatten(state)
         names = self._names_of.get(structure)
         if names is None:
@@ -162,7 +162,8 @@ class WorkerOptimizer:
         """Go on with another state.
 
         Args:
-            entries: What it has by name; of an entry that is not there the state stays as it is.
+            entries: Entries of the state by name; of an entry that is not there the state stays as
+                it is.
         """
         structure = self._jax.tree_util.tree_structure(self.state)
         leaves = [

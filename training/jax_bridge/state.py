@@ -59,11 +59,11 @@ class TrainState:
             ``forbid`` it, or ``always``.
         mean: Gradients of replicas in sync are averaged; False: added up.
         name: Comes first in the names of the arrays.
-        averages: What the model keeps of its batches and returns anew from each step, such as
+        averages: State that the model keeps of its batches and returns anew from each step, such as
             Flax's ``batch_stats``: a pytree of moving averages, in which integers count. The steps
             of all workers make one average; replicas in sync have their mean. None: it keeps none.
-        momentum: What an average keeps of itself in a step, as the model's layers were told. Too
-            small a number does less harm than one that is too large.
+        momentum: Share of itself that an average keeps in a step, as the model's layers were told.
+            Too small a number does less harm than one that is too large.
 
     Attributes:
         store: The arrays by name.
@@ -174,7 +174,9 @@ class TrainState:
         return self._values
 
     def refresh(self) -> Any:
-        """The tree as it is now, with what other workers have pushed; outside of ``run``."""
+        """Refresh the tree to what it is now, with what other workers have pushed; outside of
+        ``run``.
+        """
         self._take(self._model.refresh())
         return self.params
 
@@ -211,7 +213,7 @@ class TrainState:
         gradients are averaged with these, they are returned as they are.
 
         Args:
-            gradients: As ``apply_gradients`` takes them.
+            gradients: Gradients, as ``apply_gradients`` takes them.
 
         Returns:
             A tree of the same structure, of JAX arrays.
@@ -248,12 +250,12 @@ class TrainState:
         Args:
             gradients: A tree like ``params``, or what is left of it without the leaves that have
                 no gradient.
-            averages: What the step made of ``averages``, the whole tree; None: nothing.
+            averages: Tree that the step made of ``averages``, whole; None: nothing.
             rows: Gradients of rows of ``rw.embedding``, by :func:`value_and_grad`; they travel in
                 the same push. None: there are none.
-            extra: What ``update`` of the optax transformation takes besides, such as ``value`` for
-                ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers and arrays are
-                averaged over replicas in sync. A rule of the servers needs none.
+            extra: Arguments that ``update`` of the optax transformation takes besides, such as
+                ``value`` for ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers
+                and arrays are averaged over replicas in sync. A rule of the servers needs none.
 
         Returns:
             ``params`` after the step; in ``run``, whose step ends later, None.
@@ -288,7 +290,7 @@ class TrainState:
         return self.params
 
     def _named(self, gradients: Any, *, reduced: bool) -> dict[str, Any]:
-        """Gradients by name, where the optimizer takes them."""
+        """Name the gradients, where the optimizer takes them."""
         # An optimizer on this worker takes gradients where they are, if no other worker's join.
         named = self._tree.named_gradients(gradients)
         if self._own_optimizer is None or self._in_sync:
@@ -319,7 +321,7 @@ class TrainState:
         self.store.push_averages(moved)
 
     def _step_on_worker(self, extra: Mapping[str, Any]) -> tuple[Update | None, Kept | None]:
-        """A step of the optimizer on this worker, whose state is the new one once it counts.
+        """Make a step of the optimizer on this worker, whose state is the new one once it counts.
 
         Returns:
             (update, kept), as the store takes them; both None: the servers have the optimizer.
@@ -348,7 +350,9 @@ class TrainState:
         return update, kept
 
     def _own_values(self) -> Mapping[str, Any]:
-        """The parameters, and the state of the optimizer on this worker, as they are now."""
+        """Collect the parameters, and the state of the optimizer on this worker, as they are
+        now.
+        """
         own, values = self._own_optimizer, {name: self._values[name] for name in self._names}
         return values if own is None else values | own.kept.pushed(own.entries)
 
@@ -388,7 +392,7 @@ class TrainState:
         return {name: g + g.dtype.type(decay) * values[name] for name, g in gradients.items()}
 
     def _over_replicas(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The mean over replicas in sync: each worker's optimizer has to be given the same."""
+        """Average over replicas in sync: each worker's optimizer has to be given the same."""
         tree = require("jax", "jax").tree_util
         leaves, structure = tree.tree_flatten(dict(extra))
         for name, given in extra.items():

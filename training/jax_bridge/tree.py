@@ -28,7 +28,7 @@ class ParameterTree:
         prefix: Comes first in every name: empty, or with a slash at its end.
 
     Attributes:
-        prefix: As given.
+        prefix: Prefix of all names.
         first: The shared arrays by name, on the host, sorted by name as the dicts of a store are.
 
     Raises:
@@ -79,13 +79,15 @@ class ParameterTree:
         return _has_dtype(leaf, np.floating)
 
     def _on_host(self, leaf: Any) -> Array:
-        """As JAX has it: float64 of NumPy is float32 unless JAX was told to have 64 bits."""
+        """Convert to what JAX has: float64 of NumPy is float32 unless JAX was told to have 64
+        bits.
+        """
         return np.asarray(leaf, self._jax.dtypes.canonicalize_dtype(leaf.dtype))
 
     # -- values ------------------------------------------------------------------------------
 
     def whole(self, arrays: Sequence[Any]) -> Any:
-        """The program's tree.
+        """Build the program's tree.
 
         Args:
             arrays: The shared ones, in the order of ``first``.
@@ -96,7 +98,7 @@ class ParameterTree:
         return self._tree.tree_unflatten(self._structure, leaves)
 
     def shared(self, arrays: Mapping[str, Any]) -> Any:
-        """The program's tree of shared arrays alone, with None for every other leaf.
+        """Build the program's tree of shared arrays alone, with None for every other leaf.
 
         Args:
             arrays: By name, all of them.
@@ -106,7 +108,7 @@ class ParameterTree:
         )
 
     def by_name(self, tree: Any) -> dict[str, Any]:
-        """The leaves of a tree such as :meth:`shared` makes, by name.
+        """List the leaves of a tree such as :meth:`shared` makes, by name.
 
         Raises:
             ValueError: The tree has another structure.
@@ -117,7 +119,7 @@ class ParameterTree:
     # -- gradients ---------------------------------------------------------------------------
 
     def named_gradients(self, gradients: Any) -> dict[str, Any]:
-        """Gradients by name, where they are.
+        """Name the gradients, where they are.
 
         Args:
             gradients: A tree like the program's, or what is left of it without the leaves that have
@@ -150,11 +152,11 @@ class ParameterTree:
         return found
 
     def with_gradients(self, gradients: Any, named: Mapping[str, Any]) -> Any:
-        """The tree of gradients with other leaves.
+        """Build the tree of gradients with other leaves.
 
         Args:
-            gradients: As :meth:`named_gradients` was given it.
-            named: What it returned, with other arrays.
+            gradients: Gradients that :meth:`named_gradients` was given.
+            named: Leaves by name, in the place of those that it returned.
         """
         leaves, structure = self._tree.tree_flatten(gradients)
         names = self._names_of[structure]
@@ -184,7 +186,7 @@ class ParameterTree:
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
-    """The leaves of any pytree with a name for each: ``layers/0/kernel`` of JAX's keys.
+    """List the leaves of any pytree with a name for each: ``layers/0/kernel`` of JAX's keys.
 
     Leaves whose names would be equal (``{"a/b": …, "a": {"b": …}}``) have JAX's own, which are not:
     ``['a/b']``, ``['a']['b']``.
@@ -200,7 +202,7 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def is_floating(leaf: Any) -> bool:
-    """Whether a leaf is a floating-point array, or a float of Python."""
+    """Return whether a leaf is a floating-point array, or a float of Python."""
     return isinstance(leaf, float) or _has_dtype(leaf, np.floating)
 
 

@@ -1,4 +1,4 @@
-"""What layers of a Keras model compute while it trains, beside its weights.
+"""State that layers of a Keras model compute while it trains, beside its weights.
 
 Batch norm keeps moving averages, and says by which momentum: all workers share them, and the steps
 of all count (``distribute/base/moved_average.py``). What other layers keep (the vector of a
@@ -17,7 +17,7 @@ _AVERAGES = ("moving_", "running_")
 
 
 def state_of(model: Any) -> list[Any]:
-    """Floating-point variables that a model's layers change while it trains.
+    """List the floating-point variables that a model's layers change while it trains.
 
     Weights that were frozen are not among them.
     """
@@ -31,7 +31,7 @@ def state_of(model: Any) -> list[Any]:
 
 
 def decays_of(model: Any) -> dict[int, float]:
-    """The weight of a batch in each moving average, in [0, 1], by the id of its variable."""
+    """Find the weight of a batch in each moving average, in [0, 1], by the id of its variable."""
     found: dict[int, float] = {}
     for layer in model._flatten_layers():
         momentum = getattr(layer, "momentum", None)
@@ -48,7 +48,7 @@ def decays_of(model: Any) -> dict[int, float]:
 def moved_and_assigned(
     changed: Mapping[str, Array], before: Mapping[str, Array], averages: Mapping[str, float]
 ) -> tuple[dict[str, MovedAverage], dict[str, Array]]:
-    """Averages, of layers that a step has trained; and what else it has changed.
+    """Split what a step has changed into averages, of layers that it has trained, and the rest.
 
     Args:
         changed: Values after the step, by name.

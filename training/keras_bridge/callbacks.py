@@ -1,4 +1,6 @@
-"""Which callbacks of ``fit`` run on which worker: those that write files run on the chief alone."""
+"""Choice of the callbacks of ``fit`` for each worker: those that write files run on the chief
+alone.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +13,9 @@ _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor",
 
 
 def runs_here(callback: Any, *, is_chief: bool) -> bool:
-    """Whether a callback runs on this worker. ``chief_only = True`` makes another one a writer."""
+    """Return whether a callback runs on this worker. ``chief_only = True`` makes another one a
+    writer.
+    """
     writers = tuple(getattr(keras.callbacks, name) for name in _WRITERS)
     return is_chief or not (isinstance(callback, writers) or getattr(callback, "chief_only", False))
 
@@ -26,15 +30,15 @@ def arguments_here(
     take_input: Callable[[Any, int | None], Any],
     job: Callable[[int], list[Any]],
 ) -> Any:
-    """The arguments of a model's ``fit`` for this worker.
+    """Adapt the arguments of a model's ``fit`` to this worker.
 
     Elsewhere than on the chief writers are left out, and no progress is shown unless it is asked
     for. Callbacks of the program are given ``validation_data``, as Keras once did.
 
     Args:
         fit: The model's.
-        args: As the program gave them.
-        kwargs: As the program gave them.
+        args: Positional arguments that the program gave.
+        kwargs: Keyword arguments that the program gave.
         is_chief: Whether writers run here.
         in_sync: Whether each worker has a copy of the weights, in sync with the others'.
         take_input: Makes what Keras takes of data and a number of steps.

@@ -28,7 +28,8 @@ class _Structure:
 
 
 class FeatureReader(Protocol):
-    """How a framework's step gets combined rows; their gradients wait for the end of the step.
+    """The way in which a framework's step gets combined rows; their gradients wait for the end of
+    the step.
 
     Attributes:
         waiting: The gradients.
@@ -37,7 +38,7 @@ class FeatureReader(Protocol):
     waiting: WaitingGradients
 
     def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Combined rows by name of the feature, as tensors of the framework."""
+        """Read combined rows by name of the feature, as tensors of the framework."""
 
 
 @keras.saving.register_keras_serializable("ropewalk")
@@ -94,7 +95,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self._rows = self.add_weight(name="rows", shape=(1,), initializer="zeros", trainable=True)
 
     def make_tables(self, models_rule: Optimizer | None) -> Embeddings:
-        """The tables, of the current strategy.
+        """Make the tables, of the current strategy.
 
         Args:
             models_rule: Optimizer of the model on the servers; None: it runs on the worker.
@@ -118,7 +119,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self._reader = reader
 
     def call(self, inputs: Any, weights: Any = None) -> Any:
-        """Combined rows of each feature.
+        """Look up the combined rows of each feature.
 
         Args:
             inputs: In the structure of the features: ids of shape ``(examples,)`` or ``(examples,
@@ -150,7 +151,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return keras.tree.pack_sequence_as(self.feature_configs, cast)
 
     def _ids(self, inputs: Any) -> dict[str, Any]:
-        """Ids by name of the feature."""
+        """Collect the ids by name of the feature."""
         keras.tree.assert_same_structure(self.feature_configs, inputs)
         ids = _by_name(self.features, inputs)
         for name, each in ids.items():
@@ -162,7 +163,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return ids
 
     def _weights(self, weights: Any) -> dict[str, Any]:
-        """Weights by name of the feature; those that have some."""
+        """Collect the weights by name of the feature; those that have some."""
         if weights is None:
             return {}
         try:
@@ -176,7 +177,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return {name: each for name, each in own.items() if each is not None}
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:  # noqa: ARG002
-        """Without a call, which needs tables."""
+        """Compute the shapes without a call, which needs tables."""
         ids = self._ids(inputs)
         shapes = [rows_shape(feature, ids[feature.name].shape[0]) for feature in self.features]
         specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
@@ -195,7 +196,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 def collections_of(model: Any) -> list[DistributedEmbedding]:
-    """The layers of a model that look up several features, each once."""
+    """Find the layers of a model that look up several features, each once."""
     layers = model._flatten_layers()
     found = {id(layer): layer for layer in layers if isinstance(layer, DistributedEmbedding)}
     return list(found.values())

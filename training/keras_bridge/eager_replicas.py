@@ -29,7 +29,7 @@ class InTurn:
         self.distinct = len(set(self._names)) > 1
 
     def undivided(self, function: Any) -> Any:
-        """As it is to ``torch.compile``, and to TensorFlow's autograph."""
+        """Hide a function from ``torch.compile``, and from TensorFlow's autograph."""
         if self._on_torch:
             import torch
 
@@ -44,7 +44,7 @@ class InTurn:
         return scope
 
     def move(self, value: Any, replica: int) -> Any:  # noqa: ARG002 - the scope's device
-        """A copy, unless it is there already."""
+        """Copy a tensor to a replica's device, unless it is there already."""
         if self._on_torch:
             return keras.ops.convert_to_tensor(value)
         import tensorflow as tf
@@ -52,15 +52,15 @@ class InTurn:
         return tf.identity(value)
 
     def home(self, value: Any) -> Any:
-        """On Keras' device; TensorFlow moves by itself."""
+        """Move a tensor to Keras' device; TensorFlow moves by itself."""
         return keras.ops.convert_to_tensor(value) if self._on_torch else value
 
     def at_once(self, one: Any, values: Any, given: Any) -> None:
-        """Never."""
+        """Return None: it is never done at once."""
 
 
 def counts() -> dict[str, int]:
-    """How many devices the framework has of each kind."""
+    """Count the framework's devices of each kind."""
     if framework_of_keras() == "torch":
         import torch
 

@@ -1,4 +1,4 @@
-"""What steps of PyTorch and TensorFlow have in common: variables that are changed in place."""
+"""The part that steps of PyTorch and TensorFlow share: variables that are changed in place."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def joined(parts: Sequence[tuple[Array, Array]]) -> IndexedSlices | None:
-    """Gradients of several reads of a table, (ids, gradient of their rows), as one."""
+    """Join gradients of several reads of a table, (ids, gradient of their rows)."""
     if not parts:
         return None
     if len(parts) == 1:
@@ -49,7 +49,7 @@ class EagerSteps(ABC):
 
     @abstractmethod
     def array(self, variable: Any) -> Array:
-        """A variable's value on the host; of the same memory where that is possible."""
+        """Read a variable's value on the host; of the same memory where that is possible."""
 
     @abstractmethod
     def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
@@ -57,30 +57,32 @@ class EagerSteps(ABC):
 
     @abstractmethod
     def mark(self, variable: Any) -> object:
-        """Another one after each assignment."""
+        """Return a mark that is another one after each assignment."""
 
     assigns_unmarked = False
     """Whether a step may assign to variables without another mark."""
 
     def on_host(self, variable: Any) -> bool:  # noqa: ARG002 - of JAX it is not asked
-        """Whether a variable's value can be read without a copy."""
+        """Return whether a variable's value can be read without a copy."""
         return False
 
     @abstractmethod
     def gradient(self, tensor: Any) -> Array:
-        """A dense gradient, of the same memory on the CPU."""
+        """Read a dense gradient, of the same memory on the CPU."""
 
     @abstractmethod
     def tensor(self, gradient: Array, variable: Any) -> Any:
-        """The gradient of a variable, as its optimizer takes it."""
+        """Convert the gradient of a variable to what its optimizer takes."""
 
     def has_rows(self, gradient: Any) -> bool:  # noqa: ARG002 - of TensorFlow some do
-        """Whether a gradient has rows, which the framework's own optimizers take as they are."""
+        """Return whether a gradient has rows, which the framework's own optimizers take as they
+        are.
+        """
         return False
 
     @abstractmethod
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """A step of the model's own optimizer."""
+        """Make a step of the model's own optimizer."""
 
     def state_copy(self) -> Callable[[], None]:
         """Copy what the optimizer on this worker knows; what is returned puts it back."""
@@ -91,13 +93,13 @@ class EagerSteps(ABC):
     # -- values ------------------------------------------------------------------------------
 
     def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
-        """In place."""
+        """Load values into the variables in place."""
         self.assign(list(names.values()), [values[name] for name in names])
         self._marks.update((name, self.mark(variable)) for name, variable in names.items())
         self._weights.shared.given.update((name, values[name]) for name in names)
 
     def changed(self) -> Mapping[str, Array]:
-        """Variables of other values than they were given."""
+        """Find the variables of other values than they were given."""
         return self._other_values(self._weights.variables)
 
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -110,7 +112,7 @@ class EagerSteps(ABC):
         }
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
-        """Variables have everything."""
+        """Do nothing: variables have everything."""
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class EagerSteps(ABC):
                 optimizer.build(self._model.trainable_variables)
 
     def follow(self) -> None:
-        """Before a step: what a callback or the program has assigned, in whatever way.
+        """Take up, before a step, what a callback or the program has assigned, in whatever way.
 
         Values on the host are compared, since marks miss what a graph of TensorFlow assigns, and
         what is done to ``Tensor.data``. That takes as long as a copy of them.
@@ -227,11 +229,11 @@ class EagerSteps(ABC):
     def push_to_servers(
         self, named: dict[str, Array], changed: Mapping[str, Array]
     ) -> Mapping[str, Array]:
-        """A step of an optimizer that runs there: its settings as they are now, and its count.
+        """Push a step of an optimizer that runs there: its settings as they are now, and its count.
 
         Args:
             named: Gradients by name.
-            changed: What the step has made of layers' state, by name.
+            changed: Values that the step has made of layers' state, by name.
         """
         weights, optimizer = self._weights, self._weights.optimizer
         self._follow_rate(optimizer)

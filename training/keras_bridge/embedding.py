@@ -23,13 +23,13 @@ from .frameworks import keras, looks_for_shapes
 
 
 class RowReader(Protocol):
-    """How a framework's step comes by rows, and by their gradient."""
+    """The way in which a framework's step comes by rows, and by their gradient."""
 
     def read(self, ids: Any) -> Any:
-        """The rows of ids, as tensors of the framework; shape ``(*ids.shape, dim)``."""
+        """Read the rows of ids, as tensors of the framework; shape ``(*ids.shape, dim)``."""
 
     def take(self) -> IndexedSlices | None:
-        """The gradient of what was read since the last time; None: nothing was."""
+        """Take the gradient of what was read since the last time; None: nothing was."""
 
 
 @keras.saving.register_keras_serializable("ropewalk")
@@ -95,7 +95,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         )
 
     def make_table(self, name: str) -> Variable:
-        """The table, a variable of the current strategy.
+        """Make the table, a variable of the current strategy.
 
         Args:
             name: Prefix of the model's weights, put in front of the path; may be empty.
@@ -129,19 +129,19 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         )
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """``(*input_shape, output_dim)``."""
+        """Compute ``(*input_shape, output_dim)``."""
         return (*input_shape, self.output_dim)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """Without a call, which needs a table."""
+        """Compute the shape without a call, which needs a table."""
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:  # noqa: ARG002
-        """Where ids are not 0."""
+        """Compute where ids are not 0."""
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def get_config(self) -> dict[str, Any]:
-        """For a file; an optimizer of the table's own is not in it."""
+        """Return the configuration for a file; an optimizer of the table's own is not in it."""
         initializer = self.embeddings_initializer
         return {
             **super().get_config(),
@@ -157,6 +157,6 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 def embeddings_of(model: Any) -> list[Embedding]:
-    """The layers of a model that are embeddings of ours, each once."""
+    """Find the layers of a model that are embeddings of ours, each once."""
     found = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, Embedding)}
     return list(found.values())

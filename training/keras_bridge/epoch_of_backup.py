@@ -1,4 +1,4 @@
-"""What the chief's ``BackupAndRestore`` begins with, for the workers beside it."""
+"""First epoch of the chief's ``BackupAndRestore``, for the workers beside it."""
 
 import logging
 from typing import Any
@@ -30,7 +30,7 @@ class LoadedBackup(keras.callbacks.Callback):  # type: ignore[misc]
         self._backup = backup
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Once per ``fit``."""
+        """Load the backup, once per ``fit``."""
         self._backup.set_model(self.model)
         self._backup.on_train_begin(logs)
 
@@ -51,7 +51,7 @@ class EpochOfBackup(keras.callbacks.Callback):  # type: ignore[misc]
         self._path = f"{str(backup_dir).rstrip('/')}/{_FILE}"
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Once per ``fit``."""
+        """Read the epoch of the backup, once per ``fit``."""
         try:
             for attempt in attempts(timeout_s=_PATIENCE_S, retry_on=ValueError):
                 with attempt:

@@ -1,4 +1,4 @@
-"""What readers of features have in common: shapes of rows, and the end of their gradients."""
+"""The part that readers of features share: shapes of rows, and the end of their gradients."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ NEVER_APPLIED = "a step of the model's fit or train_on_batch applies them"
 
 
 def rows_shape(feature: FeatureConfig, examples: Any) -> tuple[Any, ...]:
-    """Shape of a feature's combined rows.
+    """Compute the shape of a feature's combined rows.
 
     Args:
         feature: The feature.

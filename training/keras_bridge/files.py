@@ -58,7 +58,7 @@ def write(
 
 
 def writers(model: Any, strategy: Strategy, tell: Callable[[], None]) -> dict[str, Any]:
-    """What stands in front of the model's methods that write files, by name."""
+    """Make what stands in front of the model's methods that write files, by name."""
     return {
         name: partial(write, name, model, strategy, tell)
         for name in METHODS
@@ -67,7 +67,7 @@ def writers(model: Any, strategy: Strategy, tell: Callable[[], None]) -> dict[st
 
 
 def _is_one_file(target: Any, arguments: Any) -> bool:
-    """Whether a call writes one file of this machine, without a question to a person."""
+    """Return whether a call writes one file of this machine, without a question to a person."""
     if not isinstance(target, str | Path) or "://" in str(target):
         return False
     if arguments.get("max_shard_size") is not None or arguments.get("zipped") is False:

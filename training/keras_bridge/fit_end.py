@@ -1,4 +1,4 @@
-"""How the chief's ``fit``, if it ends with weights of its own, ends that of the other workers.
+"""The end of ``fit`` on the other workers where the chief's ends with weights of its own.
 
 Asynchronous workers make all of their epochs, whatever the chief does. But where the chief's
 program has set weights after its last step (``EarlyStopping(restore_best_weights=True)`` does),
@@ -53,7 +53,7 @@ class FitEnd:
             self._ended.assign(number)
 
     def now(self) -> int:
-        """The number, by a round trip."""
+        """Read the number, by a round trip."""
         return int(self._ended.read_value())
 
 

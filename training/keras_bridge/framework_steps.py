@@ -7,5 +7,5 @@ from .frameworks import framework_of_keras
 
 
 def steps_module() -> Any:
-    """The module whose ``STEPS`` train on the framework that Keras runs on."""
+    """Find the module whose ``STEPS`` train on the framework that Keras runs on."""
     return import_module(f".{framework_of_keras()}_steps", __package__)

@@ -37,7 +37,7 @@ keras: Any = import_keras()
 
 
 def framework_of_keras() -> str:
-    """The framework that Keras runs on: ``jax``, ``torch`` or ``tensorflow``.
+    """Name the framework that Keras runs on: ``jax``, ``torch`` or ``tensorflow``.
 
     Raises:
         ConfigurationError: Another one, which trains nothing.
@@ -52,7 +52,9 @@ def framework_of_keras() -> str:
 
 
 def looks_for_shapes() -> bool:
-    """Whether Keras calls layers for the shapes of their outputs alone, while it builds a model."""
+    """Return whether Keras calls layers for the shapes of their outputs alone, while it builds a
+    model.
+    """
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return bool(in_symbolic_scope())

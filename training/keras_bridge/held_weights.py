@@ -51,7 +51,7 @@ class HeldWeights:
             runtime.before_last_save.append(self._give_last)
 
     def among(self, names: Iterable[str]) -> dict[str, Array]:
-        """Those of some variables that are held, by name."""
+        """Select the values of these variables that are held, by name."""
         return {name: self._values[name] for name in names if name in self._values}
 
     def release(self, names: Iterable[str]) -> None:
@@ -80,7 +80,9 @@ class HeldWeights:
 
 
 def runtime_of_chief(strategy: Strategy) -> ClusterRuntime | None:
-    """The runtime of the chief of other workers that do not wait for it; None: this is another."""
+    """Find the runtime of the chief of other workers that do not wait for it; None: this is
+    another.
+    """
     extended = strategy.extended
     if not (isinstance(extended, ParameterServerExtended) and extended.should_checkpoint):
         return None

@@ -1,4 +1,4 @@
-"""What workers in sync tell each other, however many replicas each has in its process."""
+"""Exchange between workers in sync, however many replicas each has in its process."""
 
 import logging
 from typing import Any
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:
-    """The sum of one float64 array of each worker; all of them call this."""
+    """Sum one float64 array of each worker; all of them call this."""
     extended = strategy.extended
     total: Array = to_host(extended.reduce_to_all(ReduceOp.SUM, mine))  # of every replica the same
     return total / len(extended.replica_devices)
 
 
 def of_all_workers(strategy: Strategy, mine: Array) -> Array:
-    """One row of each worker, shape ``(1, n)`` in and ``(workers, n)`` out; all call this."""
+    """Gather a row of each worker, shape ``(1, n)`` in and ``(workers, n)`` out; all call this."""
     extended = strategy.extended
     every: Array = to_host(extended.gather_to_all(mine, 0))
     return every[:: len(extended.replica_devices)]

@@ -56,7 +56,7 @@ class DatasetCreator:
         self.input_options = input_options
 
     def __call__(self, context: InputContext) -> Any:
-        """The dataset of one worker.
+        """Make the dataset of one worker.
 
         Raises:
             TypeError: ``dataset_fn`` returned none.
@@ -73,7 +73,7 @@ class DatasetCreator:
 
 
 def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:
-    """The input of ``fit`` in a form that Keras takes.
+    """Convert the input of ``fit`` to a form that Keras takes.
 
     Args:
         given: ``x``, or validation data.
@@ -101,7 +101,7 @@ def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:
 
 
 def _adapted(dataset: Dataset | DistributedDataset) -> Any:
-    """A dataset of ours as a data adapter of Keras, which goes through it once per epoch."""
+    """Wrap a dataset of ours as a data adapter of Keras, which goes through it once per epoch."""
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
     class Adapter(GeneratorDataAdapter):  # type: ignore[misc]
@@ -120,7 +120,7 @@ def _batches(dataset: Dataset | DistributedDataset) -> Iterator[Any]:
 
 
 def _whole(leaf: Any) -> Any:
-    """A batch that was cut for replicas, as one: the model divides it itself."""
+    """Join a batch that was cut for replicas: the model divides it itself."""
     if not isinstance(leaf, PerReplica):
         return leaf
     return np.concatenate([to_host(part) for part in leaf.values])

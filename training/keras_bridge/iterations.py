@@ -1,4 +1,6 @@
-"""How often an optimizer of Keras was applied that runs on the servers: its ``iterations``."""
+"""Number of times that an optimizer of Keras was applied that runs on the servers: its
+``iterations``.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +14,10 @@ class Iterations:
     """Updates of one model's optimizer.
 
     Args:
-        shared: What is known of the variables.
+        shared: Variables of Keras that are shared.
         store: The model's weights.
-        count: What a schedule on the servers goes by; None: there is none.
-        copies: This process's copies of the trained weights, which count their updates; none: they
+        count: Count that a schedule on the servers goes by; None: there is none.
+        copies: Copies of the trained weights in this process, which count their updates; none: they
             are on the servers.
     """
 
@@ -47,7 +49,7 @@ class Iterations:
         return max((each.updates for each in self._copies), default=steps)
 
     def begin_step(self) -> None:
-        """A step of the model begins."""
+        """Note that a step of the model begins."""
         if self._first_step is None:
             self._first_step = self._shared.first_step_of_another(self._store.step)
 
@@ -59,7 +61,7 @@ class Iterations:
             counts: Whether this worker says so for the job.
 
         Returns:
-            How many more they are than the strategy counts, by which a schedule is off.
+            Number of updates beyond those that the strategy counts, by which a schedule is off.
         """
         if self._count is None:
             self.begin_step()

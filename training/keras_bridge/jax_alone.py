@@ -36,7 +36,7 @@ class WholeSteps:
 
         Args:
             compiled: The model's ``train_step``.
-            state: As Keras hands it over.
+            state: State that Keras hands over.
             data: A batch.
             names: Picks out of a new state what the job shares, by name.
 

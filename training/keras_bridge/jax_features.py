@@ -23,7 +23,7 @@ class FedFeatureReader:
 
     Args:
         layer: The layer.
-        embeddings: Its tables.
+        embeddings: Tables of the layer.
 
     Attributes:
         layer: The layer.
@@ -50,7 +50,7 @@ class FedFeatureReader:
         self._features = {each.name: each for each in embeddings.features}
 
     def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Rows of the step; outside of one as they are now."""
+        """Return the rows of the step; outside of one as they are now."""
         shapes = {n: rows_shape(self._features[n], each.shape[0]) for n, each in ids.items()}
         if self._mode == "given":
             return {name: self._taken(shape) for name, shape in shapes.items()}
@@ -73,7 +73,7 @@ class FedFeatureReader:
 
     @contextmanager
     def mode(self, mode: Literal["ask", "given"]) -> Iterator[None]:
-        """While a function is traced."""
+        """Set the mode while a function is traced."""
         self._mode, self._next, self._calls = mode, 0, []
         try:
             yield
@@ -81,11 +81,11 @@ class FedFeatureReader:
             self._mode = ""
 
     def asked(self) -> Any:
-        """Ids and weights that each call asks for in the first function."""
+        """Collect ids and weights that each call asks for in the first function."""
         return self._calls
 
     def rows(self, asked: Any) -> Array:
-        """Combined rows of all calls and features, flat."""
+        """Look up combined rows of all calls and features, flat."""
         self._lookups = []
         for ids, weights in asked:  # whose names JAX has sorted
             own = {name: ids[name] for name in self._features}

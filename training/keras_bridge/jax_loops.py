@@ -51,16 +51,16 @@ class LoopSteps(EagerSteps):
     # -- values ------------------------------------------------------------------------------
 
     def array(self, variable: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a variable's value, of the same memory on the CPU."""
         return np.asarray(variable.value)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
-        """Arrays of JAX, of the same memory where they are large."""
+        """Assign arrays of JAX, of the same memory where they are large."""
         for variable, array in zip(variables, on_device(list(values)), strict=True):
             variable.assign(array)
 
     def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
-        """And note them."""
+        """Load values into the variables, and note them."""
         self.assign(list(names.values()), [values[name] for name in names])
         self._arrays.update((name, variable.value) for name, variable in names.items())
         self._weights.shared.given.update((name, values[name]) for name in names)
@@ -72,25 +72,25 @@ class LoopSteps(EagerSteps):
         return super()._other_values(assigned)
 
     def follow(self) -> None:
-        """What the program has assigned."""
+        """Take up what the program has assigned."""
         changed = self._other_values(self._trainable)
         self._weights.changes.give_before_step(changed)
         if changed:
             self._weights.load(self._weights.pull())
 
     def _give_assigned_in_step(self) -> None:
-        """Nothing: a layer's call was over before :meth:`follow`, which has given it."""
+        """Do nothing: a layer's call was over before :meth:`follow`, which has given it."""
 
     def mark(self, variable: Any) -> object:
-        """Of the rate."""
+        """Return the value of the rate as its mark."""
         return float(variable.value)
 
     def gradient(self, tensor: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a gradient, of the same memory on the CPU."""
         return np.asarray(tensor)
 
     def tensor(self, gradient: Array, variable: Any) -> Any:  # noqa: ARG002
-        """An array of JAX."""
+        """Make an array of JAX."""
         return jax.numpy.asarray(gradient)
 
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -100,25 +100,25 @@ class LoopSteps(EagerSteps):
             type(optimizer).apply(optimizer, gradients, variables)
 
     def make_train_function(self) -> None:
-        """There is none."""
+        """Do nothing: there is no train function."""
 
     def new_reader(self, layer: Any, table: Variable) -> JaxRowReader:
-        """Rows are read where the model is called outside of a compiled function."""
+        """Make a reader of rows where the model is called outside of a compiled function."""
         return JaxRowReader(layer, table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
-        """Rows are read where the model is called outside of a compiled function."""
+        """Make a reader of features where the model is called outside of a compiled function."""
         return FedFeatureReader(layer, embeddings)
 
     def use_reader(self, reader: FedReader) -> None:
-        """It reads by itself."""
+        """Do nothing: the reader reads by itself."""
 
     # -- steps -------------------------------------------------------------------------------
 
     def stateless_apply(
         self, state: Sequence[Any], gradients: Sequence[Any], values: Sequence[Any], loop: "Loop"
     ) -> tuple[list[Any], list[Any]]:
-        """As Keras': new values and a new state.
+        """Compute new values and a new state, as Keras' method does.
 
         Raises:
             ConfigurationError: Where it cannot be done; says what to write instead.
@@ -162,7 +162,9 @@ class LoopSteps(EagerSteps):
         return new, [jax.numpy.where(is_new, after, before) for after, before in states]
 
     def _tell_of_averages(self) -> None:
-        """Averages are in the state that goes round through the program, where none is pushed."""
+        """Log that averages are in the state that goes round through the program, where none is
+        pushed.
+        """
         averages = self._weights.averages
         if averages and not self._has_told:
             log.warning(
@@ -206,7 +208,7 @@ class LoopSteps(EagerSteps):
         return new, new_state
 
     def _follow_values(self, names: Sequence[str], now: Sequence[Any]) -> None:
-        """What the program has made of the values that it was given by the last step.
+        """Take up what the program has made of the values that it was given by the last step.
 
         The values of the first step are the program's own: they may be older than the job's.
         """
@@ -218,7 +220,7 @@ class LoopSteps(EagerSteps):
         self._has_given = True
 
     def _given(self, names: Sequence[str], arrived: Mapping[str, Array]) -> list[Array]:
-        """The values that the program goes on with."""
+        """List the values that the program goes on with."""
         self._weights.shared.given.update((name, arrived[name]) for name in names)
         return [np.asarray(arrived[name]) for name in names]
 
@@ -254,5 +256,7 @@ def require_arrays(optimizer: Any, gradients: Sequence[Any]) -> None:
 
 
 def array_of(each: Any) -> Any:
-    """The array of what may be a variable of Keras: programs give a compiled function those."""
+    """Find the array of what may be a variable of Keras: programs give a compiled function
+    those.
+    """
     return getattr(each, "value", each)

@@ -47,8 +47,8 @@ class OnMesh:
         """Compile a function of (state, data) for the mesh.
 
         Args:
-            function: Whose state every device has, before and after.
-            whole: Which of its results every device has.
+            function: Function whose state every device has, before and after.
+            whole: Whether every device has a result, for each of its results.
         """
         if self.mesh is None:
             return jax.jit(function)
@@ -57,7 +57,9 @@ class OnMesh:
         return jax.jit(function, in_shardings=(everywhere, None), out_shardings=outs)
 
     def placed(self, data: Any) -> Any:
-        """A batch where the mesh wants it: each device has its examples, if they can be cut."""
+        """Place a batch where the mesh wants it: each device has its examples, if they can be
+        cut.
+        """
         if self.mesh is None:
             return data
 
@@ -75,23 +77,25 @@ class OnMesh:
     # -- of a call ---------------------------------------------------------------------------
 
     def undivided(self, function: Any) -> Any:
-        """As it is: JAX traces values, and compiles no Python."""
+        """Return the function: JAX traces values, and compiles no Python."""
         return function
 
     def device(self, replica: int) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """The program's."""
+        """Enter the program's device."""
         return nullcontext()
 
     def move(self, value: Any, replica: int) -> Any:  # noqa: ARG002
-        """As it is."""
+        """Return the value: nothing has to move."""
         return value
 
     def home(self, value: Any) -> Any:
-        """As it is."""
+        """Return the value: nothing has to move."""
         return value
 
     def at_once(self, one: One, values: Sequence[Any], given: Given) -> list[Made] | None:
-        """One program on all devices; None: no mesh, parts of unequal length, or not compiled."""
+        """Run one program on all devices; None: no mesh, parts of unequal length, or not
+        compiled.
+        """
         asked = any(reader.asks for reader in self.readers)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in given.leaves)
         if self.mesh is None or asked or not traced or given.examples % self._count:
@@ -148,7 +152,9 @@ class OnMesh:
         ]
 
     def _places_of_rows(self, values: Sequence[Any]) -> dict[int, Any]:
-        """Which values are rows of a batch, in the order of replicas, and of which variables."""
+        """Find the values that are rows of a batch, in the order of replicas, and their
+        variables.
+        """
         with keras.src.backend.AutocastScope(None):
             given = {id(reader.layer._rows.value): reader.layer._rows for reader in self.readers}
         return {i: given[id(value)] for i, value in enumerate(values) if id(value) in given}
@@ -156,7 +162,7 @@ class OnMesh:
 
 @contextmanager
 def _shaped(shapes: Sequence[tuple[Any, tuple[int, ...]]]) -> Iterator[None]:
-    """Variables of Keras with the shapes of what stands for them."""
+    """Give variables of Keras the shapes of what stands for them."""
     before = [(variable, variable._shape) for variable, _ in shapes]
     for variable, shape in shapes:
         variable._shape = tuple(shape)
@@ -176,12 +182,12 @@ def _shard_map(function: Callable[..., Any], **given: Any) -> Any:
 
 
 def devices_of(numbers: Sequence[tuple[str, int]]) -> list[Any]:
-    """JAX's devices: ``CPU`` or ``GPU``, and the number among those of this process."""
+    """Find JAX's devices: ``CPU`` or ``GPU``, and the number among those of this process."""
     return [jax.local_devices(backend=kind.lower())[number] for kind, number in numbers]
 
 
 def counts() -> dict[str, int]:
-    """How many devices JAX has of each kind."""
+    """Count JAX's devices of each kind."""
     found = {}
     for kind in ("CPU", "GPU"):
         try:

@@ -46,7 +46,7 @@ class JaxRowReader:
         self._gradient: IndexedSlices | None = None
 
     def read(self, ids: Any) -> Any:
-        """Rows of the step; outside of one as they are now."""
+        """Return the rows of the step; outside of one as they are now."""
         dim = self.layer.output_dim
         if self._mode == "given":
             start, self._next = self._next, self._next + ids.size
@@ -67,21 +67,21 @@ class JaxRowReader:
         return self._mode == "ask"
 
     def restart(self) -> None:
-        """A replica's part of the rows begins anew."""
+        """Begin anew with a replica's part of the rows."""
         self._next = 0
 
     def asked(self) -> Any:
-        """Ids of all calls in the first function."""
+        """Collect the ids of all calls in the first function."""
         return jax.numpy.concatenate([jax.numpy.zeros(0, "int32"), *self.ids])
 
     def rows(self, ids: Array) -> Array:
-        """Of the table, read now."""
+        """Read rows of the table now."""
         rows: Array = to_host(self._table.sparse_read(ids))
         return rows
 
     @contextmanager
     def mode(self, mode: Literal["ask", "given"]) -> Iterator[None]:
-        """While a function is traced."""
+        """Set the mode while a function is traced."""
         self._mode, self._next, self.ids = mode, 0, []
         try:
             yield
@@ -89,11 +89,11 @@ class JaxRowReader:
             self._mode = ""
 
     def note(self, gradient: Array, ids: Array) -> None:
-        """What a step gave."""
+        """Note the gradient that a step gave."""
         self._gradient = IndexedSlices(gradient, ids) if ids.size else None
 
     def take(self) -> IndexedSlices | None:
-        """Of the last step."""
+        """Take the row gradient of the last step, if there is one."""
         gradient, self._gradient = self._gradient, None
         return gradient
 
@@ -108,13 +108,13 @@ class FedReader(Protocol):
     layer: Any
 
     def mode(self, mode: Literal["ask", "given"]) -> AbstractContextManager[None]:
-        """While a function is traced."""
+        """Set the mode while a function is traced."""
 
     def asked(self) -> Any:
-        """What the calls in the first function ask for: a tree of arrays of JAX."""
+        """Collect what the calls in the first function ask for: a tree of arrays of JAX."""
 
     def rows(self, asked: Any) -> Array:
-        """Rows for that, of arrays of the host."""
+        """Look up the rows that were asked for, of arrays of the host."""
 
     def note(self, gradient: Array, asked: Any) -> None:
         """Take the gradient of these rows."""
@@ -145,7 +145,7 @@ class RowFeed:
         return [places[id(reader.layer._rows)] for reader in self._readers]
 
     def traced(self, function: Any) -> Any:
-        """A function to compile, in which embeddings have the rows of its state."""
+        """Wrap a function to compile, in which embeddings have the rows of its state."""
 
         def run(state: Any, data: Any) -> Any:
             variables = [reader.layer._rows for reader in self._readers]
@@ -162,7 +162,7 @@ class RowFeed:
         return run
 
     def fed(self, compiled: Any) -> Callable[[Any, Any], Any]:
-        """What was compiled, called with rows in its state."""
+        """Wrap what was compiled, so that it is called with rows in its state."""
 
         def call(state: Any, data: Any) -> Any:
             trainable, others = list(state[0]), state[1]

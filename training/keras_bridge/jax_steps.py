@@ -61,11 +61,11 @@ class JaxSteps:
     # -- values ------------------------------------------------------------------------------
 
     def array(self, variable: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a variable's value, of the same memory on the CPU."""
         return np.asarray(variable.value)
 
     def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
-        """Arrays of JAX, of the same memory where they are large."""
+        """Load arrays of JAX, of the same memory where they are large."""
         for variable, array in zip(names.values(), self._take(values, list(names)), strict=True):
             variable.assign(array)
         if names.keys() == self._weights.variables.keys():
@@ -85,7 +85,7 @@ class JaxSteps:
         return arrays
 
     def changed(self) -> Mapping[str, Array]:
-        """Variables of another array, and of other values."""
+        """Find the variables of another array, and of other values."""
         return self._changed({n: v.value for n, v in self._weights.variables.items()})
 
     def _changed(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -98,7 +98,7 @@ class JaxSteps:
         }
 
     def sync(self) -> None:
-        """Within an epoch Keras keeps all state outside of its variables."""
+        """Sync the variables: within an epoch Keras keeps all state outside of them."""
         self._model.jax_state_sync()
 
     # -- steps -------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class JaxSteps:
         model.train_function = model._make_function(self._step)
 
     def _may_be_alone(self) -> bool:
-        """Whether nothing but the store keeps a step from being the model's own."""
+        """Return whether nothing but the store keeps a step from being the model's own."""
         return self._weights.worker_reason is not None and not self._readers and self._mesh is None
 
     def _know_variables(self) -> None:
@@ -158,11 +158,11 @@ class JaxSteps:
         )
 
     def new_reader(self, layer: Any, table: Variable) -> JaxRowReader:
-        """For steps that are given rows."""
+        """Make a reader for steps that are given rows."""
         return JaxRowReader(layer, table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> FedFeatureReader:
-        """For steps that are given rows.
+        """Make a reader of features for steps that are given rows.
 
         Raises:
             ConfigurationError: Several replicas of this process share a batch.
@@ -184,11 +184,12 @@ class JaxSteps:
         return jax.jit if jitted else lambda function: function
 
     def _fed(self, function: Any, whole: Sequence[bool]) -> Any:
-        """A compiled function of (state, data) whose state has the rows that data needs.
+        """Compile a function of (state, data) whose state has the rows that data needs.
 
         Args:
             function: To compile.
-            whole: Which of its results every device has, of several.
+            whole: Whether every device has a result, for each of its results, where there are
+                several devices.
         """
         wrap = self._wrap()
         if self._readers:
@@ -203,7 +204,7 @@ class JaxSteps:
         return lambda state, data: compiled(state, mesh.placed(data))
 
     def _with_rows(self, function: Any) -> Any:
-        """A step of Keras', which gives back the weights that it was given."""
+        """Wrap a step of Keras', so that it gives back the weights that it was given."""
         fed = self._fed(function, [False, True])
 
         def step(state: Any, data: Any) -> Any:
@@ -213,7 +214,7 @@ class JaxSteps:
         return step
 
     def _step(self, state: Any, data: Any) -> Any:
-        """A step of training: what Keras' own compiled ``train_step`` takes and returns."""
+        """Make a step of training: what Keras' own compiled ``train_step`` takes and returns."""
         weights = self._weights
         every, others, of_optimizer, metrics = state
         if len(every) != self._count:  # a part was frozen, or trains again
@@ -275,25 +276,27 @@ class JaxSteps:
         return logs, (every, others, of_optimizer, metrics)
 
     def _names(self) -> list[str]:
-        """What comes back from a step: weights that are trained, and averages."""
+        """List what comes back from a step: weights that are trained, and averages."""
         return [*self._trainable, *(name for _, name in self._averages)]
 
     def _parted(self, taken: Sequence[Any], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Arrays of :meth:`_names`: the weights, and the other state with the averages in it."""
+        """Split arrays of :meth:`_names`: the weights, and the other state with the averages in
+        it.
+        """
         count, placed = len(self._trainable), list(others)
         for (i, _), array in zip(self._averages, taken[count:], strict=True):
             placed[i] = array
         return list(taken[:count]), placed
 
     def _placed(self, trainable: Sequence[Any], every: Sequence[Any]) -> list[Any]:
-        """Weights among what stands for rows, in the order of Keras' state."""
+        """Put weights among what stands for rows, in the order of Keras' state."""
         placed = list(every)
         for i, array in zip(self._positions, trainable, strict=True):
             placed[i] = array
         return placed
 
     def _gradients_of(self, state: Any, data: Any) -> Any:
-        """The model's ``train_step``, whose optimizer gives the gradients for the weights."""
+        """Run the model's ``train_step``, whose optimizer gives the gradients for the weights."""
         logs, (gradients, others, _, metrics) = train_step_with(
             lambda of_optimizer, gradients, _: (gradients, of_optimizer),
             self._model,
@@ -304,12 +307,12 @@ class JaxSteps:
         return logs, list(gradients), others, metrics
 
     def _whole_of(self, state: Any, data: Any) -> Any:
-        """The model's ``train_step`` as it is."""
+        """Run the model's ``train_step`` as it is."""
         optimizer = self._weights.optimizer
         return train_step_with(kerases_own(optimizer), self._model, optimizer, state, data)
 
     def _shared_of(self, state: Any) -> dict[str, Any]:
-        """What steps change of the shared weights, in a state of Keras, by name."""
+        """Collect what steps change of the shared weights, in a state of Keras, by name."""
         every, others, _, _ = state
         found = {name: every[i] for name, i in zip(self._trainable, self._positions, strict=True)}
         return found | {name: others[i] for i, name in self._pushed}
@@ -317,7 +320,9 @@ class JaxSteps:
     def _follow(
         self, trainable: Sequence[Any], others: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Weights and other state of a step whose weights are not those of the last one's end."""
+        """Bring weights and other state up to date for a step whose weights are not those of the
+        last one's end.
+        """
         given = dict(zip(self._trainable, trainable, strict=True))
         changed = self._changed(given)
         self._weights.changes.give_before_step(changed)
@@ -338,7 +343,7 @@ class JaxSteps:
     def _take_and_count(
         self, values: Mapping[str, Array], of_optimizer: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The weights that came, and the optimizer's state with one step more.
+        """Take the weights that came, and the optimizer's state with one step more.
 
         ``optimizer.iterations`` is the job's step; of strategies without one, this worker's. It
         becomes an array of JAX in one call with the weights: by itself that takes 0.1 ms.

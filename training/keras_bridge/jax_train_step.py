@@ -8,8 +8,9 @@ from ...core.showing import counted
 from .loop_state import plainly
 
 StatelessApply = Callable[[Any, Any, Any], tuple[Any, Any]]
-"""As ``stateless_apply`` of Keras: the optimizer's state, gradients and weights in, new weights and
-a new state out."""
+"""Type of Keras' ``stateless_apply``: the optimizer's state, gradients and weights in, new weights
+and a new state out.
+"""
 
 
 def train_step_with(
@@ -25,7 +26,7 @@ def train_step_with(
         data: A batch.
 
     Returns:
-        What ``train_step`` returns: logs, and the new state.
+        Logs, and the new state, as ``train_step`` returns them.
 
     Raises:
         ConfigurationError: It does not call ``stateless_apply`` once, or returns other weights.
@@ -53,7 +54,7 @@ def train_step_with(
 
 
 def kerases_own(optimizer: Any) -> StatelessApply:
-    """The optimizer's ``stateless_apply`` as Keras has it, shared or not."""
+    """Return the optimizer's ``stateless_apply`` as Keras has it, shared or not."""
 
     def apply(of_optimizer: Any, gradients: Any, trainable: Any) -> tuple[Any, Any]:
         with plainly():

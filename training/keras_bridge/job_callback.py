@@ -1,4 +1,6 @@
-"""What every worker's ``fit`` has in common with the others', at its begin and after each epoch."""
+"""The part of ``fit`` that every worker shares with the others, at its begin and after each
+epoch.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +43,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._task = strategy.extended.task_name.replace("/replica:0", "")
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Once per ``fit``."""
+        """Agree with the other workers, once per ``fit``."""
         steps = self.params.get("steps") or _UNKNOWN
         epochs = self.params["epochs"]
         first = self.model._initial_epoch or self._first_epoch

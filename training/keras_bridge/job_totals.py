@@ -45,7 +45,7 @@ class InSync:
     """Totals of workers in sync, who all call this at the same places.
 
     Args:
-        strategy: Theirs.
+        strategy: Strategy of the workers.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -124,14 +124,18 @@ class OnServers:
 
 
 def _layout(metrics: Sequence[Any]) -> int:
-    """A number of which metrics there are, whatever Keras appends to names that it gives twice."""
+    """Compute a number of which metrics there are, whatever Keras appends to names that it gives
+    twice.
+    """
     names = [re.sub(r"_\d+(?=/)", "", variable.path) for variable in metrics]
     shapes = [tuple(variable.shape) for variable in metrics]
     return zlib.crc32(repr((names, shapes)).encode())
 
 
 def _kinds(metrics: Sequence[Any], found: Mapping[int, str], averages: Sequence[Any] = ()) -> Array:
-    """How each number of :func:`packed` becomes the job's: a :data:`Combination`, or an extreme."""
+    """Decide how each number of :func:`packed` becomes the job's: a :data:`Combination`, or an
+    extreme.
+    """
     kinds: list[str] = [
         found.get(id(variable))
         or combination(
@@ -145,23 +149,23 @@ def _kinds(metrics: Sequence[Any], found: Mapping[int, str], averages: Sequence[
 
 
 def _given(mine: Array, kinds: Array, *, is_first: bool) -> Array:
-    """What a worker adds to a sum."""
+    """Compute what a worker adds to a sum."""
     return mine if is_first else np.where(kinds == "first", 0.0, mine)
 
 
 def _combined(total: Array, kinds: Array, count: float) -> Array:
-    """What becomes of a sum that so many have added to."""
+    """Compute the job's value of a sum over ``count`` workers."""
     return total / np.where(kinds == "mean", count, 1)
 
 
 def _of_rows(rows: Array, kinds: Array) -> Array:
-    """What becomes of the numbers of all workers, a row of each."""
+    """Combine the numbers of all workers, a row of each."""
     ways = {"first": rows[0], "mean": rows.mean(0), "max": rows.max(0), "min": rows.min(0)}
     return np.select([kinds == kind for kind in ways], list(ways.values()), rows.sum(0))
 
 
 def packed(variables: Sequence[Any]) -> Array:
-    """Variables of Keras as one array of float64, in which counts above 2**24 stay exact."""
+    """Pack variables of Keras into one array of float64, in which counts above 2**24 stay exact."""
     parts = [np.asarray(variable.numpy(), np.float64).reshape(-1) for variable in variables]
     return np.concatenate(parts) if parts else np.zeros(0)
 

@@ -26,10 +26,10 @@ _INITIALIZERS = {
 
 
 def feature_of(feature: Any, tables: dict[int, TableConfig]) -> FeatureConfig:
-    """A feature of ``rw.embedding``.
+    """Make a feature of ``rw.embedding``.
 
     Args:
-        feature: That, or keras-rs's ``FeatureConfig``.
+        feature: Feature of ``rw.embedding``, or keras-rs's ``FeatureConfig``.
         tables: Tables that were made of keras-rs's, by the id of these; those of this feature are
             added.
 

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOOP = "_ropewalk_loop"
-"""Of an optimizer: how it shares what it trains (``loops.Loop``); False: it shares nothing."""
+"""Attribute of an optimizer: how it shares what it trains (``loops.Loop``); False: it shares
+nothing.
+"""
 
 COMPILED = "_ropewalk_compiled"
-"""Of an optimizer: a model that ``fit`` trains was compiled with it."""
+"""Attribute of an optimizer: a model that ``fit`` trains was compiled with it."""
 
 MADE_UNDER = "_ropewalk_made_under"
-"""Of a model or an optimizer: the strategy in whose scope it was made."""
+"""Attribute of a model or an optimizer: the strategy in whose scope it was made."""
 
 
 class _Plain(threading.local):
@@ -23,7 +25,7 @@ _plain = _Plain()
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """In this thread, optimizers do what Keras' code says."""
+    """Let optimizers do what Keras' code says, in this thread."""
     _plain.depth += 1
     try:
         yield
@@ -32,5 +34,5 @@ def plainly() -> Iterator[None]:
 
 
 def is_plain() -> bool:
-    """Whether they do."""
+    """Return whether optimizers do what Keras' code says."""
     return _plain.depth > 0

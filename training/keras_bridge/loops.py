@@ -31,9 +31,9 @@ class Group:
     """Stands for a model where there are weights and an optimizer, and no model is compiled.
 
     Args:
-        optimizer: That trains them; None: they are only shared.
+        optimizer: Optimizer that trains them; None: they are only shared.
         trainable: Weights that it trains.
-        models: That hold some of these; their averages are shared, too.
+        models: Models that hold some of these; their averages are shared, too.
     """
 
     built = True
@@ -48,11 +48,11 @@ class Group:
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those that are trained now."""
+        """Variables that are trained now."""
         return list(self._trainable)
 
     def steps(self, weights: SharedWeights) -> Any:
-        """What pushes the gradients of this group."""
+        """Make what pushes the gradients of this group."""
         if framework_of_keras() == "jax":
             return import_module(".jax_loops", __package__).LoopSteps(weights)
         return steps_module().STEPS(weights)
@@ -63,12 +63,14 @@ class Group:
 
 
 def _each_once(objects: Sequence[Any]) -> list[Any]:
-    """In order; models may hold the same layers, and a Sequential has a model in it."""
+    """List each object once, in order; models may hold the same layers, and a Sequential has a
+    model in it.
+    """
     return list({id(each): each for each in objects}.values())
 
 
 def group_of(model: Any) -> Group:
-    """The weights of a model, to be shared and not trained."""
+    """Group the weights of a model, to be shared and not trained."""
     return Group(None, model.trainable_variables, [model])
 
 
@@ -88,7 +90,7 @@ class Loop:
     """An optimizer under a strategy, outside of ``fit``.
 
     Args:
-        group: What it trains.
+        group: Group that it trains.
         strategy: Under which.
     """
 
@@ -106,12 +108,12 @@ class Loop:
 
     @property
     def checkpointed(self) -> SharedWeights:
-        """What ``rw.train.Checkpoint`` saves of the optimizer: the weights that it trains."""
+        """Weights that the optimizer trains, which ``rw.train.Checkpoint`` saves."""
         weights: SharedWeights = self.weights
         return weights
 
     def note_built(self) -> None:
-        """No gradient is under way that was made of other values."""
+        """Note that no gradient is under way that was made of other values."""
         self._leaves_out = False
 
     def apply(
@@ -138,11 +140,14 @@ class Loop:
     def stateless_apply(
         self, state: Sequence[Any], gradients: Sequence[Any], values: Sequence[Any]
     ) -> Any:
-        """As Keras' on JAX: the values that come back, and the optimizer's state."""
+        """Apply as Keras does on JAX: returns the values that come back, and the optimizer's
+        state.
+        """
         return self._steps.stateless_apply(state, gradients, values, self)
 
     def step(self, *, in_run: bool) -> AbstractContextManager[None]:
-        """While gradients are pushed: several optimizers in turn make one step of this worker.
+        """Enter a step while gradients are pushed: several optimizers in turn make one step of this
+        worker.
 
         A step ends when an optimizer is applied that was applied in it already.
 
@@ -212,7 +217,7 @@ def apply(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | N
 
 
 def loop_of(optimizer: Any, strategy: Strategy) -> Loop:
-    """How a built optimizer shares what it trains."""
+    """Find or make how a built optimizer shares what it trains."""
     found: Loop | None = vars(optimizer).get(LOOP)
     if found is None:
         trained = optimizer._trainable_variables
@@ -224,7 +229,7 @@ def loop_of(optimizer: Any, strategy: Strategy) -> Loop:
 
 
 def strategy_of(optimizer: Any, variables: Sequence[Any] | None = None) -> Strategy | None:
-    """The strategy under which an optimizer's steps are shared; None: Keras' own code runs.
+    """Find the strategy under which an optimizer's steps are shared; None: Keras' own code runs.
 
     Args:
         optimizer: The Keras optimizer.

@@ -54,13 +54,14 @@ def warn_of_sum(model: Any, workers: int) -> None:
 
 
 def grows_with_examples(model: Any, is_own: bool, args: Any, kwargs: Any) -> bool:
-    """Whether the loss of a batch that is given twice is twice as large; no, if it cannot be tried.
+    """Return whether the loss of a batch that is given twice is twice as large; no, if it cannot be
+    tried.
 
     Args:
         model: Compiled model.
         is_own: Whether its ``compute_loss`` is the program's; else that of ``compile`` is tried.
         args: Arguments of ``compute_loss``, arrays as :class:`~.random_examples.Spec`.
-        kwargs: As ``args``.
+        kwargs: Keyword arguments of ``compute_loss``, in the form of ``args``.
     """
     given = dict(zip(("x", "y", "y_pred", "sample_weight"), args, strict=False)) | kwargs
 

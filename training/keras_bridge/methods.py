@@ -1,4 +1,4 @@
-"""What stands in front of some methods of a model that is distributed.
+"""Methods that stand in front of some of a model that is distributed.
 
 The model keeps its class, so callbacks, files and ``isinstance`` stay as they are; of this one
 object some methods are replaced. Keras makes the functions of its steps when they are needed
@@ -36,7 +36,7 @@ from .worker_seeds import own_numbers
 log = logging.getLogger(__name__)
 
 ATTRIBUTE = "_ropewalk"
-"""Of a model: its :class:`DistributedMethods`."""
+"""Attribute of a model: its :class:`DistributedMethods`."""
 
 
 class DistributedMethods:
@@ -44,8 +44,8 @@ class DistributedMethods:
 
     Attributes:
         strategy: Under which.
-        options: As they were given.
-        weights: Those that are shared; None: the model is not built.
+        options: Options that were given.
+        weights: Weights that are shared; None: the model is not built.
         loops: Whether its ``train_step`` has optimizers besides the one it is compiled with: each
             shares what it trains by itself.
     """
@@ -100,7 +100,7 @@ class DistributedMethods:
 
     @property
     def checkpointed(self) -> SharedWeights | None:
-        """What ``rw.train.Checkpoint`` saves of the model."""
+        """Weights of the model, which ``rw.train.Checkpoint`` saves."""
         if self.weights is None and is_built(self._model):
             self.share()
         return self.weights
@@ -270,7 +270,7 @@ class DistributedMethods:
             self._totals.watch(self._model)
 
     def _counting(self, function: Any) -> Any:
-        """A function of Keras' whose calls are steps of this worker."""
+        """Wrap a function of Keras' whose calls are steps of this worker."""
 
         @functools.wraps(function)
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -306,7 +306,7 @@ class DistributedMethods:
         return model.predict_function
 
     def _stepping(self, function: Any) -> Any:
-        """A function of Keras' whose calls of the model are divided among replicas."""
+        """Wrap a function of Keras' whose calls of the model are divided among replicas."""
         function = own_errors()(function)
         return function if self._replicas is None else self._replicas.stepping(function)
 
@@ -314,7 +314,7 @@ class DistributedMethods:
         self._epoch_began = self.weights.steps if self.weights is not None else 0
 
     def _metrics_of_job(self, logs: Any) -> Any:
-        """Of an epoch, or of an evaluation."""
+        """Replace the metrics of an epoch, or of an evaluation, by the job's."""
         model, in_epoch = self._model, not self._in_evaluation
         if in_epoch and self._made < (self._promised or 0):
             log.warning(
@@ -354,12 +354,14 @@ class DistributedMethods:
 
 
 def has_own_step(model: Any) -> bool:
-    """Whether a model has a ``train_step`` that the program wrote."""
+    """Return whether a model has a ``train_step`` that the program wrote."""
     return type(model).train_step is not keras.Model.train_step
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers that a ``train_step`` of the program's has as attributes, as a GAN has."""
+    """Find the optimizers that a ``train_step`` of the program's has as attributes, as a GAN
+    has.
+    """
     held: list[Any] = []
     for value in vars(model).values():
         held.extend(value.values() if isinstance(value, dict) else [])
@@ -369,7 +371,7 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def is_built(model: Any) -> bool:
-    """Whether a model has all of its weights.
+    """Return whether a model has all of its weights.
 
     One without a ``call``, such as a GAN whose ``train_step`` calls its networks, has those of its
     layers.

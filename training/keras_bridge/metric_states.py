@@ -1,4 +1,4 @@
-"""Which states of a program's own metrics are sums, found out by trying.
+"""States of a program's own metrics that are sums, found out by trying.
 
 A metric of Keras keeps sums over examples, and a variable that is none says so (``aggregation``).
 One that a program wrote may keep a largest or a last value and leave it at "sum", which on one
@@ -22,14 +22,14 @@ from .random_examples import as_tensors, drawn, number_of, specs_of
 log = logging.getLogger(__name__)
 
 StateKind = Literal["sum", "max", "min", "other"]
-"""What a variable of a metric keeps."""
+"""Kind of what a variable of a metric keeps."""
 
 
 class MetricStates:
-    """What the metrics that a program wrote keep.
+    """The states that the metrics of a program keep.
 
     Args:
-        where: Whose number the logs have where states cannot be put together, for a warning.
+        where: Worker whose number the logs have where states cannot be put together, for a warning.
         extremes: Whether the largest and the smallest of all workers can be found.
         warns: Whether this worker says what only one of all workers has to.
     """
@@ -61,7 +61,8 @@ class MetricStates:
         return noted
 
     def found(self) -> dict[int, str]:
-        """What becomes of variables that are no sums, by identity: ``max``, ``min`` or ``first``.
+        """Find what becomes of variables that are no sums, by identity: ``max``, ``min`` or
+        ``first``.
 
         Variables of metrics that were not called are taken for sums.
         """
@@ -92,12 +93,12 @@ class MetricStates:
 
 
 def state_kinds(metric: Any, args: Any, kwargs: Any) -> list[StateKind]:
-    """What each variable of a metric keeps; all are sums if it cannot be tried.
+    """Find what each variable of a metric keeps; all are sums if it cannot be tried.
 
     Args:
         metric: The metric, which stays as it is.
         args: Arguments of a call, arrays as :class:`~.random_examples.Spec`.
-        kwargs: As ``args``.
+        kwargs: Keyword arguments of the call, in the form of ``args``.
     """
     kinds: list[StateKind] = ["sum"] * len(metric.variables)
     says = [variable.aggregation for variable in metric.variables]
@@ -119,7 +120,9 @@ def state_kinds(metric: Any, args: Any, kwargs: Any) -> list[StateKind]:
 
 
 def _copied(metric: Any) -> Any:
-    """One of the same variables, which Keras' way of copying would need the class's name for."""
+    """Copy a metric with its variables, which Keras' way of copying would need the class's name
+    for.
+    """
     tried = object.__new__(type(metric))
     for name, value in vars(metric).items():
         object.__setattr__(
@@ -129,7 +132,7 @@ def _copied(metric: Any) -> Any:
 
 
 def _state_after(metric: Any, calls: Sequence[Any]) -> list[Array]:
-    """What a metric's variables would have after calls of its ``update_state``."""
+    """Compute what a metric's variables would have after calls of its ``update_state``."""
     with keras.StatelessScope() as scope:
         metric.reset_state()
         for args, kwargs in calls:
@@ -149,7 +152,7 @@ def _kind(zero: Array, a: Array, b: Array, *both: Array) -> StateKind:
 
 
 def _own(metrics: Sequence[Any]) -> Iterator[Any]:
-    """Those that a program wrote, also within those of Keras."""
+    """Yield the metrics that a program wrote, also within those of Keras."""
     for metric in metrics:
         if not isinstance(metric, keras.metrics.Metric):
             continue

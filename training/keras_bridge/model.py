@@ -36,14 +36,15 @@ def distribute(
     Args:
         model: Compiled: sequential, functional or subclassed. One that is not built shares its
             weights as soon as its first batch has built it.
-        strategy: None: the current one. Its replicas of this process share a batch.
+        strategy: Strategy of the job; None: the current one. Its replicas of this process share a
+            batch.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
         mean: Gradients of workers in sync are averaged; False: added up.
         name: Comes first in the names of the weights that no other model shares already.
 
     Returns:
-        The same model.
+        The model itself.
 
     Raises:
         MissingExtraError: Keras or the framework below it is not installed.
@@ -65,7 +66,7 @@ def distribute(
 
 
 def shared_weights(model: Any) -> SharedWeights:
-    """What ``distribute`` made of a model.
+    """Find what ``distribute`` made of a model.
 
     Raises:
         ConfigurationError: The model was not given to it, or is not built.
@@ -86,7 +87,7 @@ def shared_weights(model: Any) -> SharedWeights:
 
 
 def _check(model: Any) -> None:
-    """Whether a model can share its weights.
+    """Check that a model can share its weights.
 
     Raises:
         ConfigurationError: It cannot; says why and what to do.

@@ -30,10 +30,11 @@ class StateOfOptimizer(Protocol):
     optimizer: Any
 
     def kept(self, strategy: Strategy, prefix: str) -> KeptState | None:
-        """The state as the job's checkpoints have it; None: there is nothing to keep."""
+        """Make the state as the job's checkpoints have it; None: there is nothing to keep."""
 
     def now(self, values: Callable[[], Sequence[Any]] | None, /) -> Mapping[str, Any] | None:
-        """What the optimizer has, by name; None: its state has another form than it had at first.
+        """Read what the optimizer has, by name; None: its state has another form than it had at
+        first.
 
         Args:
             values: Returns the values of all variables of an optimizer of Keras; None: it has them.
@@ -45,8 +46,9 @@ class OptimizerTrainer(Protocol):
 
     Attributes:
         worker_reason: Why it runs on this worker; None: it runs on the servers.
-        settings: What must stay as it was for the state on the servers to go on.
-        server_state: What the servers keep besides the weights, for people; empty: nothing.
+        settings: Settings that must stay as they were for the state on the servers to go on.
+        server_state: Description of what the servers keep besides the weights, for people; empty:
+            nothing.
     """
 
     worker_reason: str | None
@@ -54,10 +56,10 @@ class OptimizerTrainer(Protocol):
     server_state: str
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
-        """The rule of each of these variables of Keras, by name; none on the worker."""
+        """Find the rule of each of these variables of Keras, by name; none on the worker."""
 
     def own_state(self, array: Callable[[Any], Array]) -> StateOfOptimizer:
-        """Its state, where it runs on this worker.
+        """Make the state of the optimizer, where it runs on this worker.
 
         Args:
             array: Returns a variable's value on the host.
@@ -71,7 +73,7 @@ class KerasTrainer:
         optimizer: Optimizer of Keras, or one with the same interface.
         trained: The variables that it updates.
         deltas: Whether it may run on the worker.
-        shared: What other optimizers train.
+        shared: Variables that other optimizers train.
 
     Raises:
         ConfigurationError: As :func:`place_optimizer` does.
@@ -88,7 +90,7 @@ class KerasTrainer:
         self.server_state = "" if self._rule is None else _state_of(optimizer, self._rule)
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
-        """One rule for all."""
+        """Find one rule for all variables."""
         return {} if self._rule is None else dict.fromkeys(variables, self._rule)
 
     def set_rate(self, rate: float) -> None:
@@ -97,7 +99,7 @@ class KerasTrainer:
             self._rule.learning_rate = rate
 
     def count_of_schedule(self, prefix: str, strategy: Strategy) -> UpdateCount | None:
-        """What the schedule goes by, where the strategy counts the steps of all models.
+        """Find what the schedule goes by, where the strategy counts the steps of all models.
 
         Args:
             prefix: Prefix of the count's name, with a slash at its end.
@@ -116,12 +118,12 @@ class KerasTrainer:
             self._rule.learning_rate = lambda step: float(rate(step + before))
 
     def own_state(self, array: Callable[[Any], Array]) -> OwnState:
-        """The optimizer's variables."""
+        """Collect the optimizer's variables."""
         return OwnState(self._optimizer, self._trained, array)
 
 
 def _state_of(optimizer: Any, rule: Optimizer) -> str:
-    """What servers keep for an optimizer besides weights, for people."""
+    """Describe what servers keep for an optimizer besides weights, for people."""
     scheduled = isinstance(
         getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
     )
@@ -132,7 +134,7 @@ def _state_of(optimizer: Any, rule: Optimizer) -> str:
 def place_optimizer(
     optimizer: Any, weights: Sequence[Any], deltas: Deltas, shared: SharedVariables
 ) -> Place:
-    """Where an optimizer runs that updates these weights; see :class:`KerasTrainer`.
+    """Choose where an optimizer runs that updates these weights; see :class:`KerasTrainer`.
 
     Raises:
         ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,
@@ -166,7 +168,7 @@ def require_fresh(optimizer: Any) -> None:
 
 
 def found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
-    """Where an optimizer can run, by what it is and what it updates.
+    """Find where an optimizer can run, by what it is and what it updates.
 
     Args:
         optimizer: Optimizer of Keras, or one with the same interface.
@@ -197,7 +199,9 @@ def _rate(optimizer: Any) -> Any:
 
 
 def settings_of(optimizer: Any) -> Mapping[str, Any]:
-    """What must stay as it was for its state to go on; a rate that is a number may change."""
+    """Collect what must stay as it was for its state to go on; a rate that is a number may
+    change.
+    """
     config = dict(optimizer.get_config())
     config.pop("name", None)
     if isinstance(config.get("learning_rate"), (int, float)):
@@ -207,7 +211,9 @@ def settings_of(optimizer: Any) -> Mapping[str, Any]:
 
 
 def position_of(optimizer: Any, attribute: str) -> int | None:
-    """Where one of its variables is in ``optimizer.variables``; None: it is no variable."""
+    """Find the position of one of its variables in ``optimizer.variables``; None: it is no
+    variable.
+    """
     wanted = getattr(optimizer, attribute, None)
     for position, variable in enumerate(optimizer.variables):
         if variable is wanted:

@@ -32,7 +32,7 @@ class OwnState:
         self._shapes = {n: tuple(v.shape) for n, v in _entries(optimizer).items()}
 
     def kept(self, strategy: Strategy, prefix: str) -> KeptState:
-        """The state as the job's checkpoints have it.
+        """Make the state as the job's checkpoints have it.
 
         Args:
             strategy: Strategy under which it is kept.
@@ -48,7 +48,8 @@ class OwnState:
                 variable.assign(entries[name])
 
     def now(self, values: Callable[[], Sequence[Any]] | None) -> Mapping[str, Any] | None:
-        """What the optimizer has, by name; None: its state has another form than it had at first.
+        """Read what the optimizer has, by name; None: its state has another form than it had at
+        first.
 
         Args:
             values: Returns the values of all its variables; None: they are read.
@@ -63,7 +64,7 @@ class OwnState:
 
 
 def _entries(optimizer: Any) -> dict[str, Any]:
-    """Its variables by name, in its own order; names alone may repeat.
+    """List its variables by name, in its own order; names alone may repeat.
 
     Within an epoch on JAX they have no values: what they are is asked, not what they have.
     """

@@ -21,17 +21,19 @@ class Spec:
 
 
 def specs_of(tree: Any) -> Any:
-    """The same nested structure, with specs in the place of arrays."""
+    """Replace the arrays of a nested structure by specs."""
     return keras.tree.map_structure(_spec, tree)
 
 
 def drawn(specs: Any, rng: np.random.Generator) -> Any:
-    """The same nested structure, with arrays of NumPy: below 1, and 0 or 1 of whole numbers."""
+    """Draw arrays of NumPy for the specs of a nested structure: below 1, and 0 or 1 of whole
+    numbers.
+    """
     return keras.tree.map_structure(lambda leaf: _drawn(leaf, rng), specs)
 
 
 def as_tensors(tree: Any) -> Any:
-    """The same nested structure, with tensors in the place of arrays."""
+    """Replace the arrays of a nested structure by tensors."""
     return keras.tree.map_structure(
         lambda leaf: keras.ops.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf,
         tree,
@@ -39,7 +41,7 @@ def as_tensors(tree: Any) -> Any:
 
 
 def number_of(value: Any) -> Array:
-    """A tensor on the host."""
+    """Read a tensor on the host."""
     return np.array(keras.ops.convert_to_numpy(value), np.float64)
 
 

@@ -14,7 +14,7 @@ _NAMES = {"jax": "JAX", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def placement_of(strategy: Strategy) -> Placement:
-    """Where the replicas of this process compute.
+    """Choose where the replicas of this process compute.
 
     Raises:
         ConfigurationError: The framework has not a device that the strategy names, or the strategy
@@ -52,7 +52,7 @@ def placement_of(strategy: Strategy) -> Placement:
 
 
 def _numbered(device: Any) -> tuple[str, int]:
-    """The kind of a device of ours, and its number; of logical GPUs that of the real one."""
+    """Find the kind of a device of ours, and its number; of logical GPUs that of the real one."""
     if is_gpu(device):
         return "GPU", physical_gpu(device)
     found = re.search(r"(\d+)$", device)

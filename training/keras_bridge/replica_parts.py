@@ -1,4 +1,4 @@
-"""How a batch and a model's state are divided among the replicas of a process. Pure.
+"""Division of a batch and a model's state among the replicas of a process. Pure.
 
 Source of the rule for batches: tf.distribute, whose ``RebatchDataset`` cuts each global batch into
 parts of equal length, rounded up, so that the last ones may be short or empty.
@@ -14,20 +14,20 @@ _SEED_STEP = 1_013_904_223  # odd and large: no two replicas come to the same nu
 _SEEDS = 2**31 - 1
 
 Combination = Literal["sum", "mean", "first"]
-"""How the values that replicas made of one variable become one."""
+"""Combination by which the values that replicas made of one variable become one."""
 
 
 def part_bounds(examples: int, replicas: int) -> list[tuple[int, int]]:
-    """Where each replica's examples begin and end; of a short batch some have none."""
+    """Compute where each replica's examples begin and end; of a short batch some have none."""
     size = -(-examples // replicas)
     return [(min(i * size, examples), min((i + 1) * size, examples)) for i in range(replicas)]
 
 
 def combination(aggregation: str | None, *, is_float: bool) -> Combination:
-    """What a variable that the model changes while it is called is afterwards.
+    """Decide what becomes of a variable that the model changes while it is called.
 
     Args:
-        aggregation: As Keras' variable says.
+        aggregation: Aggregation that Keras' variable says.
         is_float: Whether it has floating-point numbers.
 
     Returns:
@@ -42,20 +42,22 @@ def combination(aggregation: str | None, *, is_float: bool) -> Combination:
 
 
 def seed_offsets(replicas: int) -> list[int]:
-    """What each replica adds to the seed of a generator; the first draws as one device does."""
+    """Compute what each replica adds to the seed of a generator; the first draws as one device
+    does.
+    """
     return [replica * _SEED_STEP % _SEEDS for replica in range(replicas)]
 
 
 def device_numbers(
     devices: Sequence[tuple[str, int]], there: Mapping[str, int], strategy: str, framework: str
 ) -> list[tuple[str, int]]:
-    """The framework's devices for a strategy's.
+    """Find the framework's devices for a strategy's.
 
     Logical CPU devices share those that the framework has; a GPU has to be there.
 
     Args:
         devices: Device of each replica: ``CPU`` or ``GPU``, and its number.
-        there: How many devices of each kind the framework has.
+        there: Number of the framework's devices of each kind.
         strategy: Name of the strategy, for messages.
         framework: Name of the framework, for messages.
 

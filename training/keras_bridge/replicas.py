@@ -26,7 +26,7 @@ from .replica_parts import combination, part_bounds, seed_offsets
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one replica, or all, made of examples.
+    """The results that one replica, or all, made of examples.
 
     Attributes:
         outputs: Outputs of the model.
@@ -51,19 +51,19 @@ class Placement(Protocol):
     """Where replicas compute on one framework."""
 
     def undivided(self, function: Any) -> Any:
-        """A function that no compiler of Python looks into."""
+        """Wrap a function so that no compiler of Python looks into it."""
 
     def device(self, replica: int) -> AbstractContextManager[Any]:
-        """In which operations go to a replica's device."""
+        """Enter a context in which operations go to a replica's device."""
 
     def move(self, value: Any, replica: int) -> Any:
-        """A tensor there; its gradient comes back."""
+        """Move a tensor there; its gradient comes back."""
 
     def home(self, value: Any) -> Any:
-        """A tensor where the step goes on."""
+        """Move a tensor to where the step goes on."""
 
     def at_once(self, one: One, values: Sequence[Any], given: "Given") -> list[Made] | None:
-        """All replicas in one program for several devices; outputs are whole, in the first.
+        """Run all replicas in one program for several devices; outputs are whole, in the first.
 
         None: they have to run one after the other.
         """
@@ -114,7 +114,7 @@ class Replicas:
         object.__setattr__(model, "call", call)
 
     def stepping(self, function: Any) -> Any:
-        """A function of steps (``train_function``) in which calls are divided."""
+        """Wrap a function of steps (``train_function``) so that calls are divided in it."""
 
         @functools.wraps(function)
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -287,7 +287,7 @@ class Replicas:
 
 
 def _variables_of(model: Any) -> tuple[list[Any], list[int]]:
-    """All that a call may change, each once, and which are states of seed generators."""
+    """List all that a call may change, each once, and which are states of seed generators."""
     generators = [g for layer in model._flatten_layers() for g in layer._seed_generators]
     if keras.backend.backend() != "jax":  # on which a call may not draw without a generator
         generators.append(keras.src.random.seed_generator.global_seed_generator())
@@ -302,7 +302,7 @@ def _has_examples(leaf: Any) -> bool:
 
 
 def _bounds(examples: Any, replicas: int) -> list[tuple[Any, Any]]:
-    """:func:`part_bounds` of a number that is a tensor."""
+    """Compute :func:`part_bounds` of a number that is a tensor."""
     ops = keras.ops
     size = -(-examples // replicas)
     return [
@@ -317,7 +317,7 @@ def _share(size: Any, examples: Any) -> Any:
 
 
 def _weighted(values: Sequence[Any], shares: Sequence[Any]) -> Any:
-    """A mean in which replicas without examples, whose values may be NaN, count for nothing."""
+    """Average so that replicas without examples, whose values may be NaN, count for nothing."""
     ops = keras.ops
     total: Any = None
     for value, share in zip(values, shares, strict=True):

@@ -24,7 +24,7 @@ _CHANGED = "_ropewalk_scopes"
 
 
 def current_strategy() -> Any:
-    """The strategy whose scope this thread is in; None: it is in none."""
+    """Find the strategy whose scope this thread is in; None: it is in none."""
     frame = top_frame()
     default: object = default_strategy()
     if frame is None or frame.replica is not None or frame.strategy is default:
@@ -152,7 +152,8 @@ def follow_optimizers(keras: Any) -> None:
 
 
 def strategy_for(model: Any, given: Any) -> Any:
-    """The strategy that a model is to be distributed under when it is compiled; None: it is not.
+    """Find the strategy that a model is to be distributed under when it is compiled; None: it is
+    not.
 
     Args:
         model: The Keras model.

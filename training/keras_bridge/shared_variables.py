@@ -1,4 +1,4 @@
-"""Which variables of Keras a strategy shares: each once, whatever models and optimizers hold it.
+"""Variables of Keras that a strategy shares: each once, whatever models and optimizers hold it.
 
 A layer may be in several models (the discriminator of a GAN, a backbone under two heads), and each
 of them reads and trains the same variable. So what is known of a variable is kept by the variable
@@ -30,16 +30,16 @@ class SharedVariables:
     """The variables of Keras under one strategy; :func:`shared_variables` has it.
 
     Attributes:
-        values: As they came last, by name.
-        given: As the program was given them last, by name: in variables, or on JAX as the values
-            that a loop goes on with. Those that came last may be newer.
+        values: Values that came last, by name.
+        given: Values that the program was given last, by name: in variables, or on JAX as the
+            values that a loop goes on with. Those that came last may be newer.
         marks: By which the framework's steps know what they loaded last, by name.
-        assignments: How often a variable was assigned by others, by its id; TensorFlow's steps
-            count.
+        assignments: Number of times that a variable was assigned by others, by its id; TensorFlow's
+            steps count.
         optimizers: Made in a scope, and of no compiled model.
         is_sharing: Whether a model's variables are just being made: scopes that are left meanwhile
             are not the program's.
-        held: What the chief's program has set since its last step.
+        held: Values that the chief's program has set since its last step.
         applied: By id, what was applied since the last step of this worker began.
     """
 
@@ -61,11 +61,11 @@ class SharedVariables:
         self._features: dict[int, FeatureReader] = {}
 
     def name(self, variable: Any, wished: str, model: str, taken: Container[str]) -> str:
-        """The name of a variable: the one that it has, or a new one that no other has.
+        """Choose the name of a variable: the one that it has, or a new one that no other has.
 
         Args:
             variable: Variable of Keras.
-            wished: Its path, with the prefix of its model's weights.
+            wished: Name to have, if it is free: its path, with the prefix of its model's weights.
             model: Model's name, put first if another variable has that name, as in a clone.
             taken: Names that other variables of the model have been given.
         """
@@ -78,7 +78,9 @@ class SharedVariables:
         return name
 
     def leaf(self, name: str, first: Array) -> Variable | Array:
-        """What a store is made of: the variable that there is, or the first value of a new one."""
+        """Choose what a store is made of: the variable that there is, or the first value of a new
+        one.
+        """
         return self._variables.get(name, first)
 
     def add(self, variables: Mapping[str, Any], shared: Mapping[str, Variable]) -> None:
@@ -107,11 +109,11 @@ class SharedVariables:
         self._models.append(weakref.ref(model))
 
     def living_models(self) -> list[Any]:
-        """The models of the scopes that the program still has, in its order."""
+        """List the models of the scopes that the program still has, in its order."""
         return [model for known in self._models if (model := known()) is not None]
 
     def new_models(self) -> list[Any]:
-        """The models of the scopes that are built and not shared, in the program's order."""
+        """List the models of the scopes that are built and not shared, in the program's order."""
         return [
             model
             for model in self.living_models()
@@ -119,7 +121,7 @@ class SharedVariables:
         ]
 
     def models_with(self, variables: Iterable[Any]) -> list[Any]:
-        """The models of the scopes that hold one of these."""
+        """List the models of the scopes that hold one of these."""
         ids = set(map(id, variables))
         return [m for m in self.living_models() if any(id(v) in ids for v in m.weights)]
 
@@ -129,12 +131,14 @@ class SharedVariables:
         self._trained_by |= {self._names[id(v)]: reference for v in variables}
 
     def first_step_of_another(self, step: int) -> int:
-        """The step at which a model begins to train; 0 for the first, which a job may resume."""
+        """Find the step at which a model begins to train; 0 for the first, which a job may
+        resume.
+        """
         before, self._is_trained = self._is_trained, True
         return step if before else 0
 
     def trained_by_another(self, optimizer: Any, variables: Iterable[Any]) -> str | None:
-        """The path of the first of these that another one trains there; None: none of them."""
+        """Find the path of the first of these that another one trains there; None: none of them."""
         for variable in variables:
             other = self._trained_by.get(self._names.get(id(variable), ""))
             if other is not None and other() is not optimizer:
@@ -142,7 +146,7 @@ class SharedVariables:
         return None
 
     def table(self, layer: "Embedding") -> "tuple[Variable, RowReader] | None":
-        """The table of an embedding, and how its rows are read; None: it has none yet."""
+        """Find the table of an embedding, and how its rows are read; None: it has none yet."""
         return self._tables.get(id(layer))
 
     def add_table(self, layer: "Embedding", table: Variable, reader: "RowReader") -> None:
@@ -151,7 +155,7 @@ class SharedVariables:
         weakref.finalize(layer, self._tables.pop, id(layer)).atexit = False
 
     def features(self, layer: "DistributedEmbedding") -> "FeatureReader | None":
-        """The reader of a layer's features; None: it has no tables yet."""
+        """Find the reader of a layer's features; None: it has no tables yet."""
         return self._features.get(id(layer))
 
     def add_features(self, layer: "DistributedEmbedding", reader: "FeatureReader") -> None:
@@ -161,17 +165,17 @@ class SharedVariables:
 
 
 def strategies_in_use() -> list[Strategy]:
-    """Those that share something of Keras, or in whose scopes models were made."""
+    """List the strategies that share something of Keras, or in whose scopes models were made."""
     return list(_strategies)
 
 
 def models_of_scopes() -> list[tuple[Strategy, Any]]:
-    """The models that were made in scopes, each with its strategy."""
+    """List the models that were made in scopes, each with its strategy."""
     return [(each, m) for each in _strategies for m in shared_variables(each).living_models()]
 
 
 def shared_variables(strategy: Strategy) -> SharedVariables:
-    """What a strategy shares of Keras."""
+    """Find or make what a strategy shares of Keras."""
     found: SharedVariables | None = getattr(strategy, _ATTRIBUTE, None)
     if found is None:
         found = SharedVariables()

@@ -1,4 +1,4 @@
-"""What a program is told of an optimizer's state that servers keep, where Keras alone would not."""
+"""Warnings about an optimizer's state that servers keep, where Keras alone would not."""
 
 import logging
 from typing import Any
@@ -11,7 +11,7 @@ class StateWarnings:
 
     Args:
         model: Name of the model.
-        state: What the servers keep of the optimizer, for people; empty: nothing.
+        state: Description of what the servers keep of the optimizer, for people; empty: nothing.
         is_chief: Whether this worker says what only one of all workers has to.
     """
 

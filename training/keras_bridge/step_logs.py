@@ -21,7 +21,7 @@ _WRITTEN = (*_STEPS, "compute_metrics", "get_metrics_result")  # by the program,
 
 
 class StepLogs:
-    """What the logs of a model's steps are.
+    """The logs of a model's steps.
 
     Args:
         model: Model whose steps are watched from now on.
@@ -51,10 +51,10 @@ class StepLogs:
         return watched
 
     def others(self, logs: Any, *, in_epoch: bool) -> dict[str, float]:
-        """The numbers among logs that are no metric's result.
+        """Find the numbers among logs that are no metric's result.
 
         Args:
-            logs: What the last step returned.
+            logs: Logs that the last step returned.
             in_epoch: Whether it was one of training.
         """
         sources = self._sources.get(_STEPS[not in_epoch])
@@ -65,7 +65,9 @@ class StepLogs:
         return dict(sorted(numbers))
 
     def of_job(self, logs: Any, others: Mapping[str, float], *, in_epoch: bool) -> Any:
-        """Logs of the last step, with the metrics' results of now and these numbers in them."""
+        """Make logs of the last step, with the metrics' results of now and these numbers in
+        them.
+        """
         sources = self._sources.get(_STEPS[not in_epoch])
         if sources is None or not isinstance(logs, Mapping):
             return logs
@@ -78,7 +80,9 @@ class StepLogs:
 
 @contextmanager
 def _noting_results(metrics: list[Any]) -> Iterator[dict[int, tuple[Any, str | None]]]:
-    """In here each result of a metric is noted by its identity: whose it is, and its name in it."""
+    """Note each result of a metric by its identity in this block: whose it is, and its name in
+    it.
+    """
     noted: dict[int, tuple[Any, str | None]] = {}
     kept: list[Any] = []  # so that no other value comes to the same identity
 
@@ -105,7 +109,7 @@ def _noting_results(metrics: list[Any]) -> Iterator[dict[int, tuple[Any, str | N
 
 
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """As Keras flattens them."""
+    """Flatten logs as Keras does."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

@@ -39,7 +39,7 @@ class GraphFeatureReader:
         self._numbers = count()
 
     def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """In a graph or at once."""
+        """Read combined rows, in a graph or at once."""
         names, weighted = list(ids), list(weights)
 
         @noting_errors()

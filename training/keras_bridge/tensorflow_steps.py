@@ -56,7 +56,7 @@ class TensorFlowRowReader:
         self._reads: list[tuple[Array, Array]] = []
 
     def read(self, ids: Any) -> Any:
-        """In a graph or at once."""
+        """Read rows, in a graph or at once."""
         table = self._table
 
         @noting_errors()
@@ -81,7 +81,7 @@ class TensorFlowRowReader:
         return np.zeros((), np.int32)
 
     def take(self) -> IndexedSlices | None:
-        """Of all reads that the loss depends on."""
+        """Take the gradient of all reads that the loss depends on."""
         reads, self._reads = self._reads, []
         return joined(reads)
 
@@ -111,34 +111,34 @@ class TensorFlowSteps(EagerSteps):
         object.__setattr__(variable, "_direct_assign", counted)
 
     def array(self, variable: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a variable's value, of the same memory on the CPU."""
         return np.asarray(variable._value.read_value())
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
-        """Into the same variables."""
+        """Assign values to the same variables."""
         for variable, value in zip(variables, values, strict=True):
             tf.raw_ops.AssignVariableOp(resource=variable._value.handle, value=value)
 
     def mark(self, variable: Any) -> object:
-        """How often it was assigned by others."""
+        """Return the number of times that a variable was assigned by others."""
         return self._assigned.get(id(variable), 0)
 
     assigns_unmarked = True  # in a graph
 
     def on_host(self, variable: Any) -> bool:
-        """Not on a GPU."""
+        """Return whether a variable is not on a GPU."""
         return "CPU" in variable._value.device
 
     def gradient(self, tensor: Any) -> Array:
-        """Of the same memory on the CPU; rows added up."""
+        """Read a gradient, of the same memory on the CPU; rows added up."""
         return np.asarray(tf.convert_to_tensor(tensor))
 
     def has_rows(self, gradient: Any) -> bool:
-        """That of an embedding has, some of them twice."""
+        """Return whether a gradient has rows: that of an embedding has, some of them twice."""
         return isinstance(gradient, tf.IndexedSlices)
 
     def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """And say once if rows are not taken as Keras alone takes them."""
+        """Push gradients, and say once if rows are not taken as Keras alone takes them."""
         if not self._takes_rows:
             tell_of_rows(self._weights.optimizer, gradients, variables)
         super().push(gradients, variables)
@@ -150,7 +150,7 @@ class TensorFlowSteps(EagerSteps):
         return alone and self._weights.worker_reason is not None
 
     def tensor(self, gradient: Array, variable: Any) -> Any:  # noqa: ARG002
-        """A tensor."""
+        """Make a tensor."""
         return tf.convert_to_tensor(gradient)
 
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -158,7 +158,7 @@ class TensorFlowSteps(EagerSteps):
         self._apply(gradients, variables)
 
     def make_train_function(self) -> None:
-        """The graph of ``train_step``, and eager code around it."""
+        """Make the graph of ``train_step``, and eager code around it."""
         model, optimizer = self._model, self._weights.optimizer
         self.begin()
         if not optimizer.built:
@@ -202,18 +202,20 @@ class TensorFlowSteps(EagerSteps):
         return self._weights.worker_reason is None and self._weights.can_assign
 
     def new_reader(self, layer: Any, table: Variable) -> TensorFlowRowReader:
-        """By the table, and the layer's weight."""
+        """Make a reader by the table, and the layer's weight."""
         return TensorFlowRowReader(table, layer._rows)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> GraphFeatureReader:
-        """By the tables, and the layer's weight."""
+        """Make a reader by the tables, and the layer's weight."""
         return GraphFeatureReader(layer._rows, embeddings)
 
     def use_reader(self, reader: Any) -> None:
-        """It asks by itself."""
+        """Do nothing: the reader asks by itself."""
 
     def _compute(self, data: Any) -> Any:
-        """The model's ``train_step``; its logs, and a gradient or None for each weight."""
+        """Run the model's ``train_step``; returns its logs, and a gradient or None for each
+        weight.
+        """
         handed: list[Any] = []
         optimizer = self._weights.optimizer
 
@@ -254,7 +256,7 @@ class TensorFlowSteps(EagerSteps):
 
 
 def is_tracing() -> bool:
-    """Whether a graph is made, in which variables may have no values yet."""
+    """Return whether a graph is made, in which variables may have no values yet."""
     return not tf.executing_eagerly()
 
 
@@ -265,7 +267,7 @@ def tell_of_rows(optimizer: Any, gradients: Sequence[Any], variables: Sequence[A
 
     Args:
         optimizer: The Keras optimizer.
-        gradients: What it is given, as TensorFlow has made it.
+        gradients: Gradients that it is given, as TensorFlow has made them.
         variables: Variables of Keras, in this order.
     """
     names = [

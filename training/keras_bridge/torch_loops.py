@@ -70,7 +70,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _strategy_of(optimizer: Any) -> Strategy | None:
-    """The strategy of the models that an optimizer trains; None: they are of no scope."""
+    """Find the strategy of the models that an optimizer trains; None: they are of no scope."""
     ids = set(map(id, _parameters(optimizer)))
     for strategy, model in models_of_scopes():
         if any(id(variable._value) in ids for variable in model.weights):
@@ -79,10 +79,11 @@ def _strategy_of(optimizer: Any) -> Strategy | None:
 
 
 def _step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
-    """In the place of an optimizer's ``step``; its hooks see gradients that no GradScaler scales.
+    """Stand in the place of an optimizer's ``step``; its hooks see gradients that no GradScaler
+    scales.
 
     Returns:
-        What ``closure`` returned; None without one.
+        Result of ``closure``; None without one.
     """
     if SHARED in vars(optimizer):  # a DistributedOptimizer was made of it, and calls this
         return type(optimizer).step(optimizer, *([] if closure is None else [closure]))
@@ -109,7 +110,7 @@ def _push(optimizer: Any, closure: Callable[[], Any] | None) -> Any:
 
 
 def _new_loop(optimizer: Any) -> Loop:
-    """How an optimizer shares what it trains.
+    """Make the loop by which an optimizer shares what it trains.
 
     Raises:
         ConfigurationError: It cannot; says what to write instead.
@@ -141,8 +142,8 @@ class TorchGroup(Group):
     """The variables of Keras that an optimizer of PyTorch is given.
 
     Attributes:
-        held: They, by the paths that their parameters have.
-        tensors: Their parameters.
+        held: Variables of Keras, by the paths that their parameters have.
+        tensors: Parameters of these variables.
     """
 
     def __init__(self, optimizer: Any, held: Sequence[Any], models: Sequence[Any]) -> None:
@@ -152,17 +153,19 @@ class TorchGroup(Group):
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those that are trained now: ``model.parameters()`` has all, and some may be frozen."""
+        """Variables that are trained now: ``model.parameters()`` has all, and some may be
+        frozen.
+        """
         return [variable for variable in self._trainable if variable.trainable]
 
     def trainer(
         self, optimizer: Any, trained: Sequence[Any], deltas: Deltas, shared: SharedVariables
     ) -> "TorchTrainer":
-        """That of the optimizer."""
+        """Make the trainer of the optimizer."""
         return TorchTrainer(optimizer, trained, deltas, shared, self.tensors)
 
     def steps(self, weights: SharedWeights) -> "TorchLoopSteps":
-        """With the rules of the optimizer's groups."""
+        """Make steps with the rules of the optimizer's groups."""
         return TorchLoopSteps(weights)
 
 
@@ -170,7 +173,7 @@ class TorchLoopSteps(TorchSteps):
     """Steps whose gradients are given to an optimizer of ``torch.optim``."""
 
     def build_optimizer(self) -> None:
-        """PyTorch makes its state in the first step."""
+        """Do nothing: PyTorch makes its state in the first step."""
 
     def state_copy(self) -> Callable[[], None]:
         """Copy what the optimizer on this worker knows; what is returned puts it back."""
@@ -191,7 +194,7 @@ class TorchLoopSteps(TorchSteps):
     def push_to_servers(
         self, named: dict[str, Array], changed: Mapping[str, Array]
     ) -> Mapping[str, Array]:
-        """By the rules of the groups, with their settings of now."""
+        """Push by the rules of the groups, with their settings of now."""
         weights, trainer = self._weights, self._weights.trainer
         assert isinstance(trainer, TorchTrainer)  # noqa: S101 - of a TorchGroup
         trainer.groups.follow()
@@ -202,7 +205,7 @@ class TorchLoopSteps(TorchSteps):
         return weights.exchange(named, changed=changed)
 
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """The optimizer's own step, with the gradients of all workers in sync."""
+        """Make the optimizer's own step, with the gradients of all workers in sync."""
         optimizer = self._weights.optimizer
         for gradient, variable in zip(gradients, variables, strict=True):
             variable._value.grad = gradient

@@ -35,7 +35,7 @@ class TorchRowReader:
         self._reads: list[tuple[Array, Any]] = []
 
     def read(self, ids: Any) -> Any:
-        """Rows, of the same memory as they came in."""
+        """Read rows, of the same memory as they came in."""
         asked = to_array(ids)
         rows = to_tensor(to_host(self._table.sparse_read(asked))).to(ids.device)
         if torch.is_grad_enabled():
@@ -44,7 +44,7 @@ class TorchRowReader:
         return rows
 
     def take(self) -> IndexedSlices | None:
-        """Of all reads that the loss depends on."""
+        """Take the gradient of all reads that the loss depends on."""
         reads, self._reads = self._reads, []
         parts = [(ids, to_array(rows.grad)) for ids, rows in reads if rows.grad is not None]
         return joined(parts)
@@ -65,7 +65,7 @@ class LeafFeatureReader:
         self.waiting = self._bags.waiting
 
     def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As the collection of PyTorch does."""
+        """Read combined rows as the collection of PyTorch does."""
         rows: dict[str, Any] = self._bags(ids, weights).to_dict()
         return rows
 
@@ -74,28 +74,28 @@ class TorchSteps(EagerSteps):
     """Steps of Keras on PyTorch."""
 
     def array(self, variable: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a variable's value, of the same memory on the CPU."""
         return to_array(variable._value)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
-        """Into the same parameters."""
+        """Assign values to the same parameters."""
         copy_into([(v._value, value) for v, value in zip(variables, values, strict=True)])
 
     def mark(self, variable: Any) -> object:
-        """PyTorch counts what is done to a tensor in place."""
+        """Return a mark of PyTorch's count of what is done to a tensor in place."""
         tensor = variable._value
         return id(tensor), tensor._version
 
     def on_host(self, variable: Any) -> bool:
-        """Not on a GPU."""
+        """Return whether a variable is not on a GPU."""
         return bool(variable._value.is_cpu)
 
     def gradient(self, tensor: Any) -> Array:
-        """Of the same memory on the CPU."""
+        """Read a gradient, of the same memory on the CPU."""
         return to_array(tensor.to_dense() if tensor.is_sparse else tensor)
 
     def tensor(self, gradient: Array, variable: Any) -> Any:
-        """On the parameter's device."""
+        """Make a tensor on the parameter's device."""
         return to_tensor(gradient).to(variable._value)
 
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -126,15 +126,15 @@ class TorchSteps(EagerSteps):
         model.train_function = step
 
     def new_reader(self, layer: Any, table: Variable) -> TorchRowReader:  # noqa: ARG002
-        """By the table alone."""
+        """Make a reader by the table alone."""
         return TorchRowReader(table)
 
     def new_feature_reader(self, layer: Any, embeddings: Embeddings) -> LeafFeatureReader:  # noqa: ARG002
-        """By the tables alone."""
+        """Make a reader by the tables alone."""
         return LeafFeatureReader(embeddings)
 
     def use_reader(self, reader: Any) -> None:
-        """It asks by itself."""
+        """Do nothing: the reader asks by itself."""
 
     @contextmanager
     def _taking_gradients(self) -> Iterator[None]:

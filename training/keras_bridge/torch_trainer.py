@@ -19,7 +19,7 @@ class TorchTrainer:
         optimizer: Optimizer of PyTorch.
         trained: The variables of Keras that it updates.
         deltas: Whether it may run on the worker.
-        shared: What other optimizers train.
+        shared: Variables that other optimizers train.
         tensors: All of its parameters, by name.
 
     Raises:
@@ -53,9 +53,9 @@ class TorchTrainer:
             )
 
     def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
-        """Those of the parameter groups."""
+        """Find the rules of the parameter groups."""
         return self.groups.optimizers({id(v._value): name for name, v in variables.items()})
 
     def own_state(self, array: Callable[[Any], Array]) -> TorchState:  # noqa: ARG002
-        """What the optimizer knows of each parameter."""
+        """Make the state that the optimizer keeps of each parameter."""
         return TorchState(self._optimizer, self._tensors)

@@ -50,7 +50,7 @@ _UNKEPT = (
     "(kernel_constraint=... of the layer); have the chief alone change weights that no optimizer "
     "trains (if strategy.is_chief: ...); or train in sync"
 )
-"""What a program does whose changes are not kept."""
+"""Remedy for a program whose changes are not kept."""
 
 
 class SharedWeights:
@@ -63,9 +63,9 @@ class SharedWeights:
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
         variables: Variables of Keras, by name.
         averages: Weight of a batch in each moving average among them, by name.
-        shared: What is known of the variables, whatever models hold them.
+        shared: Knowledge of the variables, whatever models hold them.
         is_chief: Whether this worker writes what only one of all workers has to.
-        changes: What gives the program's changes to all workers.
+        changes: Object that gives the program's changes to all workers.
         can_assign: Whether this worker's changes by hand count: the chief's, and in sync, where
             each worker has a copy, those that all make alike.
         were_set: Whether the program has set them since the last step, be it to what they were.
@@ -73,7 +73,7 @@ class SharedWeights:
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
         readers: Readers of the embedding tables, by name.
-        warnings: What the program is told of its optimizer's state on the servers.
+        warnings: Warnings to the program about its optimizer's state on the servers.
         kept: State of an optimizer on this worker, as checkpoints have it; None: there is none.
     """
 
@@ -196,7 +196,7 @@ class SharedWeights:
         self.load({name: value for name, value in values.items() if name not in moved})
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
-        """That of the layer, which another model may have made already."""
+        """Find the table of the layer, which another model may have made already."""
         found = self.shared.table(layer)
         if found is None:
             with strategy.scope():
@@ -207,7 +207,7 @@ class SharedWeights:
         return found
 
     def _feature_reader(self, layer: DistributedEmbedding, strategy: Strategy) -> FeatureReader:
-        """That of the layer, whose tables another model may have made already."""
+        """Find the reader of the layer, whose tables another model may have made already."""
         found = self.shared.features(layer)
         if found is None:
             _require_one_replica(layer, strategy)
@@ -220,12 +220,12 @@ class SharedWeights:
         return found
 
     def _has(self, values: Mapping[str, Array]) -> bool:
-        """Whether the weights to train have these values."""
+        """Return whether the weights to train have these values."""
         names = ((v, self._names[id(v)]) for v in self._trained() if id(v) in self._names)
         return all(np.array_equal(self.backend.array(v), values[name]) for v, name in names)
 
     def _trained(self) -> list[Any]:
-        """The shared variables that the model trains."""
+        """List the shared variables that the model trains."""
         return [v for v in self.model.trainable_variables if not self.is_gradient_way(v)]
 
     def _optimizers(
@@ -249,7 +249,7 @@ class SharedWeights:
         return found
 
     def _shared_variables(self, decays: Mapping[int, float], *, in_sync: bool) -> dict[str, Any]:
-        """Floating-point weights by name; in sync those that are equal on all workers.
+        """Find the floating-point weights by name; in sync those that are equal on all workers.
 
         Every worker has its own seed generators and counters.
         """
@@ -267,7 +267,7 @@ class SharedWeights:
     # -- values ------------------------------------------------------------------------------
 
     def pull(self) -> Mapping[str, Array]:
-        """The values of now, on the host."""
+        """Pull the values of now, to the host."""
         return self._model.pull()
 
     @property
@@ -326,7 +326,7 @@ class SharedWeights:
     # -- steps -------------------------------------------------------------------------------
 
     def trained_names(self) -> list[str]:
-        """The names of the weights that are trained, in Keras' order.
+        """List the names of the weights that are trained, in Keras' order.
 
         Raises:
             ConfigurationError: One was not there when the model was distributed.
@@ -340,23 +340,26 @@ class SharedWeights:
             ) from None
 
     def pushed_state(self) -> list[str]:
-        """The names of those that no gradient changes, but steps do."""
+        """List the names of those that no gradient changes, but steps do."""
         return [self._names[id(v)] for v in state_of(self.model) if id(v) in self._names]
 
     def own_state(self) -> list[Any]:
-        """Variables of Keras' that steps change and this worker does not share."""
+        """List the variables of Keras' that steps change and this worker does not share."""
         return [v for v in state_of(self.model) if id(v) not in self._names]
 
     def name_of(self, variable: Any) -> str | None:
-        """The name of a variable of Keras; None: it is not shared."""
+        """Find the name of a variable of Keras; None: it is not shared."""
         return self._names.get(id(variable))
 
     def is_gradient_way(self, variable: Any) -> bool:
-        """Whether it is the weight of an embedding, which stands for the rows of a batch."""
+        """Return whether a variable is the weight of an embedding, which stands for the rows of a
+        batch.
+        """
         return id(variable) in self._gradient_ways
 
     def can_take_optimizer(self) -> bool:
-        """Whether the optimizer that the model was compiled with last goes on with this state.
+        """Return whether the optimizer that the model was compiled with last goes on with this
+        state.
 
         Its rate may be another number, if it is one. It must train no weight that is new, and be
         the one before it, if that has a state on the servers which may stay there unused.
@@ -391,13 +394,13 @@ class SharedWeights:
         state: Callable[[], Sequence[Any]] | None = None,
         counts: Callable[[], None] | None = None,
     ) -> Mapping[str, Array]:
-        """A step: push, and the values of all shared weights that come back.
+        """Make a step: push, and return the values of all shared weights that come back.
 
         Args:
             gradients: By name; of weights that have none, none.
-            update: This worker's optimizer; None: the servers'.
-            changed: What the step has made of :meth:`pushed_state`, by name: averages go on from
-                there, the rest is overwritten.
+            update: Optimizer of this worker; None: the servers'.
+            changed: Values that the step has made of :meth:`pushed_state`, by name: averages go on
+                from there, the rest is overwritten.
             state: With ``update``, what the optimizer's variables are after it; None: what they
                 have.
             counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
@@ -440,7 +443,7 @@ class SharedWeights:
             reader.waiting.apply(scale)
 
     def _pushed(self, state: Callable[[], Sequence[Any]] | None) -> Mapping[str, Any]:
-        """What is kept of the state of an optimizer on this worker."""
+        """Collect what is kept of the state of an optimizer on this worker."""
         own = self._own_state
         if own is None or self.kept is None:
             return {}
@@ -450,13 +453,13 @@ class SharedWeights:
         """Weights, and the state of an optimizer on this worker, as the store is to have them.
 
         Args:
-            state: What the optimizer's variables are.
+            state: Returns the values of the optimizer's variables.
         """
         weights = {name: self.shared.values[name] for name in self.variables}
         return {**weights, **self._pushed(state)}
 
     def set_rate(self, rate: float) -> None:
-        """What a callback or the program has set counts from this step on."""
+        """Let the rate that a callback or the program has set count from this step on."""
         if isinstance(self.trainer, KerasTrainer):
             self.trainer.set_rate(rate)
 
@@ -464,14 +467,14 @@ class SharedWeights:
 def _count_of_schedule(
     trainer: OptimizerTrainer | None, model: Any, prefix: str, strategy: Strategy
 ) -> UpdateCount | None:
-    """What a schedule on the servers goes by, where the strategy counts no updates of it."""
+    """Find what a schedule on the servers goes by, where the strategy counts no updates of it."""
     if not isinstance(trainer, KerasTrainer):
         return None
     return trainer.count_of_schedule(f"{prefix}{model.name}/{model.optimizer.name}/", strategy)
 
 
 def _waits(reader: FeatureReader) -> bool:
-    """Whether there are gradients for the end of a step."""
+    """Return whether there are gradients for the end of a step."""
     return len(reader.waiting) > 0
 
 
@@ -485,7 +488,9 @@ def _require_one_replica(layer: DistributedEmbedding, strategy: Strategy) -> Non
 
 
 def has_its_weights(layer: Any) -> bool:
-    """Whether a layer is built, or has nothing to build, as the table in a TextVectorization."""
+    """Return whether a layer is built, or has nothing to build, as the table in a
+    TextVectorization.
+    """
     return bool(layer.built) or type(layer).build is keras.Layer.build
 
 

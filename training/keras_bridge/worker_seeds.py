@@ -29,7 +29,7 @@ _ATTRIBUTE = "_ropewalk_seed_of_worker"
 
 
 def seed_of_worker(seed: int, worker: int) -> int:
-    """Another seed on each worker; on the first one the same. Below 2**31.
+    """Change the seed on each worker but the first, whose stays. Below 2**31.
 
     To take it twice gives the seed again.
     """
@@ -85,7 +85,9 @@ def _torch(worker: int) -> Iterator[None]:
 
 @contextmanager
 def _tensorflow(worker: int) -> Iterator[None]:
-    """Of TensorFlow a program can set the seed and no more: afterwards it is the drawn one."""
+    """Set the seed of TensorFlow, of which a program can set it and no more: afterwards it is the
+    drawn one.
+    """
     tensorflow: Any = sys.modules.get("tensorflow")
     seed, drawn = (None, None) if tensorflow is None else tensorflow.compat.v1.get_seed(None)
     if seed is None or drawn is None:

@@ -39,7 +39,8 @@ def export_table(
         table: Name of the table: one that grows, or one of a vocabulary_size, whose keys are the
             numbers of its rows.
         target: A path of this machine. Its folder exists.
-        format: None: as the target's ending says: ``.npy``, ``.safetensors`` or ``.parquet``.
+        format: Format of the file; None: as the target's ending says: ``.npy``, ``.safetensors`` or
+            ``.parquet``.
         overwrite: Whether to replace what is there.
         piece_bytes: Values of a table with a vocabulary_size that are in memory at a time; of one
             that grows it is what the ps has written at a time, at most 32 MiB with its slots.
@@ -85,7 +86,7 @@ def export_table(
 def _rows_of(
     reader: CheckpointReader, table: str, piece_bytes: int
 ) -> tuple[int, "np.dtype[np.generic]", Iterator[Piece]]:
-    """(elements of a row, their dtype, the rows)."""
+    """Find the rows of a table; returns (elements of a row, their dtype, the rows)."""
     grows, fixed = reader.table(table), reader.variable(table)
     if grows is not None:
         return grows.dim, as_dtype(grows.dtype), _growing(reader, table)

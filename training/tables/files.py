@@ -33,7 +33,7 @@ Piece = tuple[Array, Array]
 
 
 def format_of_table(path: Path, requested: str | None) -> str:
-    """The format of a file of rows, as requested or as its ending says.
+    """Choose the format of a file of rows, as requested or as its ending says.
 
     Raises:
         ValueError: There is none of that name, or the ending says none.
@@ -64,7 +64,7 @@ class RowWriter(Protocol):
 def new_row_file(
     path: Path, kind: str, dim: int, dtype: DType
 ) -> AbstractContextManager[RowWriter]:
-    """A writer of rows, whose file is complete when the block has ended.
+    """Open a writer of rows, whose file is complete when the block has ended.
 
     Args:
         path: Path of the file.
@@ -81,7 +81,7 @@ class _Npy:
         self.rows = 0
 
     def write(self, keys: Array, values: Array) -> None:
-        """As records."""
+        """Write rows as records."""
         records = np.empty(keys.size, self._record)
         records["key"], records["value"] = keys, values
         self._stream.write(as_bytes(records.view(np.uint8)))
@@ -111,7 +111,7 @@ class _Spools:
         self.rows = 0
 
     def write(self, keys: Array, values: Array) -> None:
-        """At the ends of both."""
+        """Write keys and values at the ends of both files."""
         self._keys.write(as_bytes(np.ascontiguousarray(keys)))
         self._values.write(as_bytes(np.ascontiguousarray(values, self._dtype)))
         self.rows += keys.size
@@ -145,7 +145,7 @@ class _Parquet:
         self._writer, self._dim, self._dtype = writer, dim, dtype
 
     def write(self, keys: Array, values: Array) -> None:
-        """As a group of rows."""
+        """Write rows as a group."""
         arrow = require("pyarrow", "parquet")
         flat = arrow.array(np.ascontiguousarray(values, self._dtype).reshape(-1))
         rows = arrow.FixedSizeListArray.from_arrays(flat, self._dim)
@@ -190,7 +190,7 @@ class Rows:
 
 
 def rows_of_file(path: Path, requested: str | None = None) -> Rows:
-    """Rows of a file that :func:`new_row_file` wrote, or of an array of rows without keys.
+    """Open the rows of a file that :func:`new_row_file` wrote, or of an array of rows without keys.
 
     Without keys, as ``numpy.save`` writes the weights of an embedding, row ``i`` has the key ``i``.
 
@@ -209,10 +209,10 @@ def rows_of_file(path: Path, requested: str | None = None) -> Rows:
 
 
 def rows_of_arrays(where: str, keys: Any, values: Any) -> Rows:
-    """Rows of two arrays.
+    """Yield the rows of two arrays.
 
     Args:
-        where: What they are, for messages.
+        where: Description of the rows, for messages.
         keys: integers, shape ``(n,)``; None: 0 to n - 1.
         values: Shape ``(n, dim)``.
 
@@ -291,5 +291,5 @@ def _parquet() -> Any:
 
 
 def _plain(dtype: DType) -> DType:
-    """The dtype, if NumPy has it by itself; else float32."""
+    """Return the dtype, if NumPy has it by itself; else float32."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(np.float32)

@@ -188,7 +188,7 @@ def _planned(
 
 
 def _columns(config: TableConfig) -> dict[str, tuple[DType, tuple[int, ...]]]:
-    """Dtype of each column of a growing table, and the shape of a row in it."""
+    """List the dtype of each column of a growing table, and the shape of a row in it."""
     return {
         "keys": (np.dtype(np.int64), ()),
         "values": (as_dtype(config.dtype), (config.dim,)),
@@ -207,7 +207,7 @@ def _growing(config: TableConfig, rows: Rows, step: int, global_step: int) -> It
 
 
 def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array, Array]]:
-    """Checked pieces of ``step`` rows each, but for the last."""
+    """Yield checked pieces of ``step`` rows each, but for the last."""
     waiting: tuple[Array, Array] | None = None
     for keys, values in rows.pieces(step):
         with np.errstate(over="ignore"):  # infinity then, which is refused
@@ -230,7 +230,7 @@ def _regular(config: TableConfig, rows: Rows, step: int) -> Iterator[tuple[Array
 
 
 def _fixed(config: TableConfig, rows: Rows, room: Path, step: int) -> _PlannedTable:
-    """A variable; its rows are put in order in a file."""
+    """Plan a variable; its rows are put in order in a file."""
     size, dtype = int(config.vocabulary_size or 0), as_dtype(config.dtype)
     whole = scratch_array(room / f"{len(list(room.iterdir()))}", (size, config.dim), dtype)
     seen = np.zeros(size, bool)

@@ -49,7 +49,7 @@ class _Shared:
 
     Attributes:
         variable: The strategy's.
-        value: What was loaded last.
+        value: Value that was loaded last.
     """
 
     variable: Variable
@@ -63,14 +63,14 @@ class Buffers:
     """The buffers of a module that a job keeps.
 
     Args:
-        module: Whose they are; None: there are none.
+        module: Module whose buffers they are; None: there are none.
         prefix: Comes first in their names.
         strategy: Strategy of the job. Of workers in sync only averages are kept.
         updates: Counter of an optimizer's updates; None: it has none.
 
     Attributes:
         tensors: By name.
-        averages: Those of them that all workers share, with the counters of their batches.
+        averages: Tensors that all workers share, with the counters of their batches.
     """
 
     def __init__(
@@ -94,7 +94,9 @@ class Buffers:
         self._views, self._copies = Targets(self.averages), HostCopies()
 
     def leaves(self) -> dict[str, Any]:
-        """What a store is made of: variables of another optimizer's store, or first values."""
+        """Collect what a store is made of: variables of another optimizer's store, or first
+        values.
+        """
         return {
             name: self._every[id(tensor)].variable
             if id(tensor) in self._every
@@ -116,7 +118,9 @@ class Buffers:
             self._every[id(tensor)].value = values[name]
 
     def moved(self) -> dict[str, MovedAverage]:
-        """What has become of averages since they were loaded, by name; of layers that computed."""
+        """Collect what has become of averages since they were loaded, by name; of layers that
+        computed.
+        """
         if not self._layers:
             return {}
         before = {name: self._every[id(tensor)].value for name, tensor in self.averages.items()}
@@ -140,7 +144,9 @@ class Buffers:
         return found
 
     def changed(self) -> dict[str, Array]:
-        """Values of other buffers that are not what they were when this was called last."""
+        """Find the values of other buffers that are not what they were when this was called
+        last.
+        """
         found: dict[str, Array] = {}
         for name, mark in self._marks_now().items():
             if mark != self._marks[name]:
@@ -149,7 +155,7 @@ class Buffers:
         return found
 
     def mark(self) -> None:
-        """What the buffers have now is the job's."""
+        """Note that what the buffers have now is the job's."""
         self._marks = self._marks_now()
 
     def _marks_now(self) -> dict[str, object]:
@@ -163,12 +169,12 @@ def _differ(
 
 
 def decay_of(momentum: float | None, batches: int, seen: int) -> float:
-    """The weight of the last batches in a moving average, together.
+    """Compute the weight of the last batches in a moving average, together.
 
     Args:
         momentum: The weight of a batch, as PyTorch has it; None: all batches have the same.
-        batches: How many there were. At least 1; what makes no sense counts as 1.
-        seen: How many there were before them.
+        batches: Number of these batches. At least 1; what makes no sense counts as 1.
+        seen: Number of batches before them.
 
     Returns:
         In [0, 1]. Without a momentum the next power of two, as it is sent once for each value; a
@@ -182,7 +188,9 @@ def decay_of(momentum: float | None, batches: int, seen: int) -> float:
 
 
 def _layers(module: Any, names: Mapping[int, str]) -> Iterator[_Layer]:
-    """Layers with averages whose momentum is known, as those of ``torch.nn`` and most others."""
+    """Yield layers with averages whose momentum is known, as those of ``torch.nn`` and most
+    others.
+    """
     for layer in module.modules():
         momentum = getattr(layer, "momentum", "")
         if momentum is not None and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
@@ -203,7 +211,7 @@ def _layers(module: Any, names: Mapping[int, str]) -> Iterator[_Layer]:
 
 
 def _mark(name: str, tensor: Any) -> object:
-    """Another one after what a step has done to a tensor."""
+    """Return a mark that is another one after what a step has done to a tensor."""
     if name.rpartition(".")[2].startswith(_AVERAGES):
         return to_array(tensor).tobytes()  # torch.nn.functional.batch_norm counts no version
     return tensor.data_ptr(), tensor._version

@@ -1,4 +1,4 @@
-"""What a PyTorch program changes in parameters between two steps, where others have them, too."""
+"""Changes of a PyTorch program in parameters between two steps, where others have them, too."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ torch: Any = require("torch", "torch")
 
 
 def parameter_changes(store: ArrayStore) -> ProgramChanges:
-    """What gives changes of parameters to all workers.
+    """Make what gives changes of parameters to all workers.
 
     Args:
         store: Store of the parameters.
@@ -28,8 +28,8 @@ def refuse_changes_in_forward(module: Any, workers: int) -> None:
     """Refuse layers that change their parameters by the examples of one worker.
 
     Args:
-        module: None: nothing is known of it.
-        workers: That train it.
+        module: Module to look at; None: nothing is known of it.
+        workers: Number of workers that train it.
 
     Raises:
         ConfigurationError: Several do, and an embedding has a ``max_norm``.

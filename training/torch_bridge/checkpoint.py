@@ -42,12 +42,12 @@ _SLOTS: Mapping[str, _Slots] = {
 
 
 def save(obj: Any, path: str | Path, *, strategy: Strategy | None = None) -> bool:
-    """``torch.save`` on the chief alone, whose file appears whole or not at all.
+    """Call ``torch.save`` on the chief alone, whose file appears whole or not at all.
 
     Args:
-        obj: What ``torch.save`` takes, e.g. ``module.state_dict()``.
+        obj: Object that ``torch.save`` takes, e.g. ``module.state_dict()``.
         path: Path on this machine. What is there is replaced.
-        strategy: As in :func:`ropewalk.training.save`.
+        strategy: Strategy of the job, as in :func:`ropewalk.training.save`.
 
     Returns:
         Whether this task has written it.

@@ -24,13 +24,13 @@ def closure_of_all(
     in_sync: GradientsInSync,
     store: ArrayStore,
 ) -> Callable[[], Any]:
-    """A closure whose loss and gradients are those of all workers in sync.
+    """Make a closure whose loss and gradients are those of all workers in sync.
 
     Args:
         closure: The program's, which computes those of this worker.
         gradients: Returns this worker's gradients, by name.
         in_sync: Reduces them, unless the closure has called ``synchronize``.
-        store: Of the parameters.
+        store: Store of the parameters.
     """
 
     def joint() -> Any:

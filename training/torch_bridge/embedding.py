@@ -75,7 +75,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, features: Any, weights: Mapping[str, Any] | None = None) -> KeyedTensor:
-        """The rows of each feature, combined for each example.
+        """Look up the rows of each feature, combined for each example.
 
         Args:
             features: :class:`KeyedJaggedTensor`, TorchRec's, or by name of the feature integers of
@@ -109,7 +109,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
         Args:
             batches: A ``DataLoader`` or any other iterable.
             features: Tells what of a batch :meth:`forward` gets.
-            count: How many batches are read and looked up ahead, at most 64.
+            count: Number of batches that are read and looked up ahead, at most 64.
 
         Raises:
             ConfigurationError: A table has ``staleness_reads``, or this task several devices.
@@ -122,7 +122,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
     def _wanted(
         self, features: Any, weights: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None, Any]:
-        """Ids and weights by name, on the host, and the device that the rows go to."""
+        """Collect ids and weights by name, on the host, and the device that the rows go to."""
         if isinstance(features, Mapping):
             ids = {name: _on_host(each) for name, each in features.items()}
             if weights is not None:
@@ -136,7 +136,9 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
         return chosen, weights, features.values().device
 
     def _leaf(self, lookup: Lookup, name: str, device: Any) -> Any:
-        """Rows of a feature, whose gradient waits once ``backward`` has found it."""
+        """Make a leaf of the rows of a feature, whose gradient waits once ``backward`` has found
+        it.
+        """
         rows = to_tensor(lookup[name]).to(device)
         if not torch.is_grad_enabled():
             return rows
@@ -198,7 +200,8 @@ class Collections:
             each.zero_grad()
 
     def push(self, optimizer: Any) -> PushBeside | None:
-        """What pushes the gradients that wait, in a step of an optimizer; None: there are none.
+        """Make what pushes the gradients that wait, in a step of an optimizer; None: there are
+        none.
 
         Args:
             optimizer: A GradScaler has given it ``grad_scale``, or there is none.

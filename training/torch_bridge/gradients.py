@@ -51,7 +51,7 @@ class GradientsInSync:
         """Give parameters the gradients of all workers; each worker has to call this.
 
         Args:
-            gradients: Those of this worker, by name, as the store takes them.
+            gradients: Gradients of this worker, by name, as the store takes them.
 
         Raises:
             ConfigurationError: They are added up, and some were reduced in this step before.
@@ -67,7 +67,7 @@ class GradientsInSync:
         self._are_reduced = self._were_reduced = True
 
     def begin_step(self) -> bool:
-        """Whether gradients are those of all workers already.
+        """Begin a step; returns whether gradients are those of all workers already.
 
         Raises:
             ConfigurationError: The program has changed one of this worker's since backward.
@@ -105,7 +105,7 @@ class GradientsInSync:
 
 
 def _has_hook(parameter: Any) -> bool:
-    """Whether the program is given the gradient before it is averaged."""
+    """Return whether the program is given the gradient before it is averaged."""
     given = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
     hooks = [hook for each in given if each for hook in each.values()]
     return any(getattr(hook, "__module__", None) != __name__ for hook in hooks)
@@ -124,5 +124,7 @@ def _call_after_backward(parameter: Any, mark: Any, name: str) -> None:
 
 
 def _mark_of(gradient: Any) -> tuple[int, int]:
-    """Another one after each change in place, and of another tensor; a GradScaler's leave none."""
+    """Return a mark that is another one after each change in place, and of another tensor; a
+    GradScaler's leave none.
+    """
     return id(gradient), gradient._version

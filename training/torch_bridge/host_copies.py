@@ -40,7 +40,7 @@ class HostCopies:
         self._buffers: dict[str, Any] = {}
 
     def gradients(self, tensors: Mapping[str, Any]) -> dict[str, Array | IndexedSlices]:
-        """Gradients by name. Those of another device stay as they are until the next call.
+        """Copy gradients, by name. Those of another device stay as they are until the next call.
 
         Args:
             tensors: By name, dense or sparse.
@@ -85,7 +85,7 @@ class HostCopies:
 
 
 def blocks_of(sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Blocks of memory for arrays, and the numbers of the arrays in each, in order.
+    """Plan blocks of memory for arrays, and the numbers of the arrays in each, in order.
 
     Each block is a power of two, as PyTorch rounds pinned memory up to one: the largest that what
     is left fills, or that the largest array needs. So many arrays of some MB take little more than
@@ -112,7 +112,7 @@ def blocks_of(sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 
 def _power_up(number: int) -> int:
-    """The power of two that is not below."""
+    """Round up to a power of two."""
     return 1 << max(0, number - 1).bit_length()
 
 

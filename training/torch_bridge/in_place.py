@@ -18,7 +18,7 @@ class StepsInPlace:
     under PyTorch alone.
 
     Args:
-        store: That has them.
+        store: Store that has the variables.
         parameters: By name; host memory, or no step is made here.
         buffers: By name; not changed here.
         on_servers: Whether the servers have the optimizer; False: this worker.
@@ -98,7 +98,7 @@ class StepsInPlace:
         return True
 
     def values(self) -> dict[str, Array] | None:
-        """Values after the last step, where steps were made here since :meth:`loaded`.
+        """Return the values after the last step, where steps were made here since :meth:`loaded`.
 
         What the program has changed since then is lost with the step that follows, which is one of
         the session.

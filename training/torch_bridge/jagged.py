@@ -26,8 +26,7 @@ class KeyedJaggedTensor:
         keys: Names of the features.
         values: Ids of all features; integers, shape ``(n,)``.
         weights: Weight of each id; shape ``(n,)``. None: 1.
-        lengths: How many ids each example of each key has; integers, shape
-            ``(keys * examples,)``.
+        lengths: Number of ids of each example of each key; integers, shape ``(keys * examples,)``.
         offsets: Instead of them where each begins, and ``n``; integers, shape
             ``(keys * examples + 1,)``.
 
@@ -60,35 +59,35 @@ class KeyedJaggedTensor:
     def from_lengths_sync(
         cls, keys: Sequence[str], values: Any, lengths: Any, weights: Any = None
     ) -> "KeyedJaggedTensor":
-        """Made of lengths."""
+        """Make it of lengths."""
         return cls(keys, values, weights, lengths=lengths)
 
     @classmethod
     def from_offsets_sync(
         cls, keys: Sequence[str], values: Any, offsets: Any, weights: Any = None
     ) -> "KeyedJaggedTensor":
-        """Made of offsets."""
+        """Make it of offsets."""
         return cls(keys, values, weights, offsets=offsets)
 
     def keys(self) -> list[str]:
-        """Names of the features."""
+        """List the names of the features."""
         return self._keys
 
     def values(self) -> Any:
-        """Ids of all features; shape ``(n,)``."""
+        """Return the ids of all features; shape ``(n,)``."""
         return self._values
 
     def weights_or_none(self) -> Any:
-        """Weights of the ids; None: 1."""
+        """Return the weights of the ids; None: 1."""
         return self._weights
 
     def lengths(self) -> Any:
-        """How many ids each example of each key has; int64, shape ``(keys * examples,)``."""
+        """Count the ids of each example of each key; int64, shape ``(keys * examples,)``."""
         return self._lengths
 
 
 def ragged_of(jagged: Any) -> tuple[dict[str, Ragged], dict[str, Ragged] | None]:
-    """Ids and weights of each feature, by its name; weights None: 1.
+    """Split into ids and weights of each feature, by its name; weights None: 1.
 
     Args:
         jagged: :class:`KeyedJaggedTensor` or TorchRec's.
@@ -122,17 +121,17 @@ class KeyedTensor:
         return self._rows[key]
 
     def keys(self) -> list[str]:
-        """Names of the features."""
+        """List the names of the features."""
         return list(self._rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """The tensors by name."""
+        """Return the tensors by name."""
         return dict(self._rows)
 
     def length_per_key(self) -> list[int]:
-        """How many columns of :meth:`values` each feature has."""
+        """Count the columns of :meth:`values` of each feature."""
         return [math.prod(rows.shape[1:]) for rows in self._rows.values()]
 
     def values(self) -> Any:
-        """All rows side by side; shape ``(examples, sum of length_per_key)``."""
+        """Join all rows side by side; shape ``(examples, sum of length_per_key)``."""
         return torch.cat([rows.flatten(1) for rows in self._rows.values()], 1)

@@ -38,7 +38,7 @@ class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     Args:
         loader: With a map-style dataset, in order or with ``shuffle=True``.
         workers: Parts.
-        worker: Which one.
+        worker: Number of this worker's part.
         train: Whether it trains; False: it evaluates. None: it trains if it shuffles.
 
     Raises:
@@ -78,12 +78,12 @@ class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
 
     @property
     def fewest_batches(self) -> int:
-        """How many batches the worker with the smallest part has."""
+        """Number of batches of the worker with the smallest part."""
         return self._batches_of(self.sampler.smallest_part)
 
     @property
     def most_batches(self) -> int:
-        """How many batches the worker with the largest part has."""
+        """Number of batches of the worker with the largest part."""
         return self._batches_of(self.sampler.largest_part)
 
     def _batches_of(self, examples: int) -> int:
@@ -119,22 +119,22 @@ class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
 
 
 class _WorkerSampler(torch.utils.data.DistributedSampler):  # type: ignore[misc]
-    """Another permutation each time, without a call of ``set_epoch``."""
+    """A sampler of another permutation each time, without a call of ``set_epoch``."""
 
     def give_each_once(self) -> None:
-        """Neither repeat nor leave out examples where the workers' parts differ in length."""
+        """Give each example once, also where the workers' parts differ in length."""
         self.drop_last = True  # of nothing: all of them are divided
         self.total_size = len(self.dataset)
         self.num_samples = len(range(self.rank, self.total_size, self.num_replicas))
 
     @property
     def smallest_part(self) -> int:
-        """How many examples the worker has that has the fewest."""
+        """Number of examples of the worker that has the fewest."""
         return int(self.total_size // self.num_replicas)
 
     @property
     def largest_part(self) -> int:
-        """How many examples the worker has that has the most."""
+        """Number of examples of the worker that has the most."""
         return -int(-self.total_size // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
@@ -145,7 +145,7 @@ class _WorkerSampler(torch.utils.data.DistributedSampler):  # type: ignore[misc]
 
 
 def _why_not(loader: Any) -> str:
-    """Why a loader cannot be divided; empty: it can."""
+    """Say why a loader cannot be divided; empty: it can."""
     data = torch.utils.data
     if isinstance(loader.dataset, data.IterableDataset):
         return "its dataset is iterable, and nobody knows how much it holds"
@@ -164,7 +164,7 @@ def _why_not(loader: Any) -> str:
 
 
 def worker_loader(loader: Any, strategy: Strategy, *, train: bool | None) -> Any:
-    """This worker's part of a loader; the loader itself if there is one worker."""
+    """Make this worker's part of a loader; the loader itself if there is one worker."""
     extended = strategy.extended
     workers, worker = extended.num_input_pipelines, extended.input_pipeline_id
     if workers == 1:
@@ -183,7 +183,7 @@ def worker_loader(loader: Any, strategy: Strategy, *, train: bool | None) -> Any
 
 
 def gather_for_metrics(strategy: Strategy, values: Any) -> Any:
-    """Rows of all workers in sync, each example's once, on every one of them.
+    """Gather the rows of all workers in sync, each example's once, on every one of them.
 
     ::
 
@@ -199,7 +199,8 @@ def gather_for_metrics(strategy: Strategy, values: Any) -> Any:
         values: Tensors, also nested ones, with a row for each example of this worker's part.
 
     Returns:
-        The same with the rows of all workers, in the order of the dataset if the loader does not
+        Tensors with the rows of all workers, in the order of the dataset if the loader does not
+        shuffle.
         shuffle.
 
     Raises:

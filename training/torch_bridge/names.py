@@ -1,13 +1,13 @@
-"""What parameters and buffers of PyTorch are called here."""
+"""Names of parameters and buffers of PyTorch."""
 
 from typing import Any
 
 SHARED = "_ropewalk_shared"
-"""Of an optimizer of PyTorch: a :class:`DistributedOptimizer` has it."""
+"""Attribute of an optimizer of PyTorch: a :class:`DistributedOptimizer` has it."""
 
 
 def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]:
-    """The optimizer's parameters by name, in its order.
+    """Find the optimizer's parameters by name, in its order.
 
     Args:
         optimizer: Optimizer of ``torch.optim``.
@@ -40,7 +40,7 @@ def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]
 
 
 def named_buffers(module: Any, prefix: str) -> dict[str, Any]:
-    """A module's buffers that are kept in its ``state_dict``, by name."""
+    """Find a module's buffers that are kept in its ``state_dict``, by name."""
     lasting = module.state_dict(keep_vars=True)
     return {
         f"{prefix}/{plain_name(name)}" if prefix else plain_name(name): buffer
@@ -50,5 +50,5 @@ def named_buffers(module: Any, prefix: str) -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """Without what ``torch.compile`` puts in it."""
+    """Remove from a name what ``torch.compile`` puts in it."""
     return name.replace("_orig_mod.", "")

@@ -68,7 +68,7 @@ class DistributedOptimizer(OptimizerFace):
     Attributes:
         store: Parameters and buffers by name.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
-        updates: How often it was applied; None: no scheduler was made with it before.
+        updates: Number of times that it was applied; None: no scheduler was made with it before.
 
     Raises:
         MissingExtraError: PyTorch is not installed.
@@ -245,7 +245,8 @@ class DistributedOptimizer(OptimizerFace):
                 often as it does alone; for one on the servers it is called once.
 
         Returns:
-            What ``closure`` returned first, of workers in sync averaged where the optimizer is on
+            First result of ``closure``, of workers in sync averaged where the optimizer is on the
+            worker; None without one.
             the worker; None without one.
 
         Raises:
@@ -284,7 +285,7 @@ class DistributedOptimizer(OptimizerFace):
         return loss
 
     def _step_by_closure(self, state: StateOnWorker, closure: Callable[[], Any]) -> Any:
-        """A step of an optimizer on this worker, which is given the closure itself."""
+        """Make a step of an optimizer on this worker, which is given the closure itself."""
         if self._in_sync is not None:
             closure = closure_of_all(closure, self._gradients, self._in_sync, self.store)
         loss: Any = None
@@ -304,7 +305,9 @@ class DistributedOptimizer(OptimizerFace):
         return loss
 
     def _gradients_for_servers(self, *, reduced: bool) -> dict[str, Any]:
-        """The gradients as the rules of the servers want them, by the groups' settings of now."""
+        """Collect the gradients as the rules of the servers want them, by the groups' settings of
+        now.
+        """
         self._rules.follow()
         replicas = self.store.strategy.extended.num_replicas_in_sync
         # What this worker adds of weight decay: gradients of workers in sync may be added up.
@@ -358,7 +361,9 @@ class DistributedOptimizer(OptimizerFace):
         self._in_place.loaded()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As ``Optimizer.zero_grad``; gradients of an ``EmbeddingBagCollection``, too."""
+        """Clear the gradients as ``Optimizer.zero_grad`` does; those of an
+        ``EmbeddingBagCollection``, too.
+        """
         super().zero_grad(set_to_none)
         self._collections.clear()
 
@@ -368,7 +373,7 @@ class DistributedOptimizer(OptimizerFace):
         )
 
     def _update_here(self, state: StateOnWorker, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The optimizer's own step, as what it adds to the values."""
+        """Make the optimizer's own step, and return what it adds to the values."""
         if self.store.strategy.extended.num_replicas_in_sync > 1:
             with torch.no_grad():
                 for name, gradient in gradients.items():
@@ -378,7 +383,7 @@ class DistributedOptimizer(OptimizerFace):
         return self._added(gradients)
 
     def _added(self, gradients: Collection[str]) -> Mapping[str, Any]:
-        """What parameters have more than the values that were loaded last.
+        """Compute what parameters have more than the values that were loaded last.
 
         Args:
             gradients: Names of those with a gradient; of others, those that have changed.
@@ -392,7 +397,7 @@ class DistributedOptimizer(OptimizerFace):
         """Make a step of an optimizer on this worker where no other process has the parameters.
 
         Args:
-            state: Of the optimizer.
+            state: State of the optimizer.
             update: Makes the step.
 
         Returns:
@@ -427,7 +432,7 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
     ``load_state_dict()`` gives what it loads to all workers. ``forward`` is the module's.
 
     Args:
-        module: Whose parameters the optimizer updates.
+        module: Module whose parameters the optimizer updates.
         optimizer: Made with ``module=module``.
     """
 
@@ -437,18 +442,18 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
         self._shared = optimizer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the module."""
+        """Call the module."""
         return self.module(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "DistributedModule":
-        """As ``Module.train``; leaving training loads the values of now."""
+        """Set the mode as ``Module.train`` does; leaving training loads the values of now."""
         if self.training and not mode:
             self._shared.refresh()
         super().train(mode)
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's, as all workers have it now."""
+        """Return the module's state, as all workers have it now."""
         self._shared.refresh()
         return self.module.state_dict(*args, **kwargs)
 
@@ -460,7 +465,7 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
 
 
 def _one_device(replicas: int, gpus: bool) -> str:
-    """What to do to have a process for each device."""
+    """Say what to do to have a process for each device."""
     if not gpus:
         return (
             "Leave out rw.config.set_logical_cpu_devices and start a process for each "

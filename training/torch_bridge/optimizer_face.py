@@ -50,7 +50,9 @@ class OptimizerFace(torch.optim.Optimizer):  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """That of the optimizer; of one that runs on the servers none, and changes are an error."""
+        """State of the optimizer; of one that runs on the servers none, and changes are an
+        error.
+        """
         return self._optimizer.state
 
     @state.setter
@@ -91,7 +93,7 @@ class OptimizerFace(torch.optim.Optimizer):  # type: ignore[misc]
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer: its groups, and its state where it runs on this worker.
+        """Return the optimizer's groups, and its state where it runs on this worker.
 
         What the servers keep is in the job's checkpoints. Its place has the number of steps that
         have made it, by which ``load_state_dict`` knows that it is missing.

@@ -41,7 +41,7 @@ def prepare(strategy: Strategy, *things: Any, train: bool | None = None) -> Any:
             not; None: by that.
 
     Returns:
-        What was given, in that order; for one thing, itself.
+        Objects in the place of those that were given, in that order; for one thing, itself.
 
     Raises:
         TypeError: One of them is none of these.

@@ -59,7 +59,7 @@ class TorchRules:
         self.have_state = any(rule.rule.slot_start() for rule, _, _ in self._rules)
 
     def optimizers(self, names: Mapping[int, str]) -> dict[str, Optimizer]:
-        """The rule of each parameter, by name; none if the optimizer runs on this worker.
+        """Find the rule of each parameter, by name; none if the optimizer runs on this worker.
 
         Args:
             names: Names of parameters, by the id of their tensors. Those without one get no rule.
@@ -74,7 +74,7 @@ class TorchRules:
     def completed(
         self, gradients: dict[str, Any], parameters: Mapping[str, Any], *, share: float = 1.0
     ) -> dict[str, Any]:
-        """What rules leave to the worker: coupled weight decay, and gradients of all rows of a
+        """Add what rules leave to the worker: coupled weight decay, and gradients of all rows of a
         parameter with momentum, which in PyTorch goes on in rows that a sparse gradient has not.
 
         Args:
@@ -109,7 +109,7 @@ class TorchRules:
         return gradients
 
     def follow(self) -> None:
-        """What a scheduler or the program has changed in the groups counts from this step on.
+        """Let what a scheduler or the program has changed in the groups count from this step on.
 
         Raises:
             ConfigurationError: The optimizer has no rule any more, or other parameters.
@@ -148,7 +148,7 @@ class TorchRules:
 
 
 def has_stepped(optimizer: Any) -> bool:
-    """Whether an optimizer has made steps; Adagrad has a state before the first one, too."""
+    """Return whether an optimizer has made steps; Adagrad has a state before the first one, too."""
     return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
@@ -157,7 +157,7 @@ def refuse_several_losses(optimizer: Any, remedy: str) -> None:
 
     Args:
         optimizer: Optimizer of ``torch.optim``.
-        remedy: What to do instead, as an imperative.
+        remedy: Advice, as an imperative.
 
     Raises:
         ConfigurationError: It is ``LBFGS``.
@@ -185,10 +185,10 @@ def step_without_hooks(optimizer: Any, *closure: Callable[[], Any]) -> Any:
 
     Args:
         optimizer: Optimizer of PyTorch.
-        closure: What its ``step`` is given: a closure, or nothing.
+        closure: Closure that its ``step`` is given, or nothing.
 
     Returns:
-        What it returned.
+        Result of the step.
     """
     step = type(optimizer).step
     plain = step.__wrapped__ if getattr(step, "hooked", False) else step
@@ -226,7 +226,7 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_is(setting: Any) -> Any:
-    """A setting that later changes in place leave alone: a rate may be a tensor."""
+    """Copy a setting that later changes in place leave alone: a rate may be a tensor."""
     if isinstance(setting, torch.Tensor):
         return setting.tolist()
     if isinstance(setting, tuple):

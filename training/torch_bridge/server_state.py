@@ -1,4 +1,4 @@
-"""What an optimizer of PyTorch shows of a state that is on the servers."""
+"""State that an optimizer of PyTorch shows where it is on the servers."""
 
 import uuid
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _numbers = count()
 
 
 class StepsOfState:
-    """What a ``state_dict`` has instead of the state: whose it was, and after how many steps.
+    """The stand-in of the state in a ``state_dict``: whose it was, and after how many steps.
 
     Args:
         kind: Kind of the optimizer, for messages.
@@ -30,7 +30,7 @@ class StepsOfState:
         self.made = 0
 
     def entries(self) -> dict[str, Any]:
-        """What to put into a ``state_dict``; nothing as long as there is no state."""
+        """Make what to put into a ``state_dict``; nothing as long as there is no state."""
         return {_STEPS: self.made, _OPTIMIZER: self._optimizer} if self.made else {}
 
     def require(self, state_dict: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class StepsOfState:
         That of an earlier process is taken where the servers may have its state from a checkpoint.
 
         Args:
-            state_dict: What a program loads.
+            state_dict: State that a program loads.
 
         Raises:
             ConfigurationError: It lacks the state of other steps, or of another optimizer.

@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class TorchState:
-    """What an optimizer knows of each parameter.
+    """The state that an optimizer keeps of each parameter.
 
     torch makes a state with the first step, and says nowhere what it will be; so a copy of the
     optimizer makes one step of zeros. That takes memory for parameters, gradients and state once
     more, for a moment.
 
     Args:
-        optimizer: Whose state it is. Is not changed.
+        optimizer: Optimizer whose state it is. Is not changed.
         parameters: By name.
 
     Attributes:
-        optimizer: As given.
+        optimizer: Optimizer whose state it is.
         entries: First values, by ``parameter/entry``; empty if the state cannot be kept.
     """
 
@@ -53,7 +53,7 @@ class TorchState:
             self._like = {}
 
     def kept(self, strategy: Strategy, prefix: str) -> KeptState | None:
-        """The state as the job's checkpoints have it; None: there is nothing to keep.
+        """Make the state as the job's checkpoints have it; None: there is nothing to keep.
 
         Args:
             strategy: Strategy under which it is kept.
@@ -65,7 +65,7 @@ class TorchState:
         return KeptState(self.entries, self.load, strategy, kind=kind, prefix=prefix)
 
     def now(self, _: object = None, /) -> dict[str, Array]:
-        """The entries as they are, of the same memory where that is possible."""
+        """Read the entries as they are, of the same memory where that is possible."""
         state, none = self.optimizer.state, dict[str, Any]()
         given = {
             entry: value
@@ -89,7 +89,7 @@ class TorchState:
 
 
 class StateCopy:
-    """What an optimizer knows beside its parameters, as it is now, to be put back.
+    """A copy of what an optimizer knows beside its parameters, as it is now, to be put back.
 
     Args:
         optimizer: Optimizer of PyTorch.
@@ -113,7 +113,7 @@ class StateCopy:
 
 
 def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
-    """The entries by ``parameter/entry``, checked."""
+    """Flatten the entries to ``parameter/entry``, checked."""
     given = {
         f"{name}/{key}": value
         for name, entries in state.items()
@@ -128,7 +128,7 @@ def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
 
 
 def _on_host(given: Mapping[str, Any], copies: HostCopies) -> dict[str, Array]:
-    """Entries as arrays; those of another device in buffers of ``copies``."""
+    """Convert entries to arrays; those of another device in buffers of ``copies``."""
     dense = {n: t for n, t in given.items() if getattr(t, "layout", None) is torch.strided}
     copied: Mapping[str, Any] = copies.gradients(dense)
     return {n: copied[n] if n in copied else np.asarray(value) for n, value in given.items()}

@@ -18,7 +18,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def to_array(tensor: Any) -> Array:
-    """A dense tensor as an array: of the same memory on the host, copied there from a GPU."""
+    """View a dense tensor as an array: of the same memory on the host, copied there from a GPU."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if not tensor.is_cpu:
@@ -32,7 +32,7 @@ def to_array(tensor: Any) -> Array:
 
 
 def to_gradient(tensor: Any) -> Array | IndexedSlices:
-    """A gradient; of a sparse one its rows, which may repeat."""
+    """Convert a gradient; of a sparse one its rows, which may repeat."""
     if tensor.layout is not torch.sparse_coo:
         return to_array(tensor)
     if tensor.sparse_dim() != 1:
@@ -61,7 +61,7 @@ def synchronize(device: Any) -> None:
 
 
 def from_gradient(gradient: Array | IndexedSlices, parameter: Any) -> Any:
-    """A gradient as the tensor that ``parameter.grad`` would be; rows as a sparse one."""
+    """Convert a gradient to the tensor that ``parameter.grad`` would be; rows to a sparse one."""
     if not isinstance(gradient, IndexedSlices):
         return to_tensor(gradient).to(parameter)
     rows, values = to_tensor(gradient.indices), to_tensor(gradient.values).to(parameter)
@@ -101,7 +101,7 @@ class Targets:
             self._marks[name] = _mark(self._tensors[name])
 
     def changed(self, names: Iterable[str], given: Mapping[str, Array]) -> dict[str, Array]:
-        """Copies of tensors that have other values than they were given, in the dtype of these.
+        """Copy tensors that have other values than they were given, in the dtype of these.
 
         Values on the host are compared, which takes as long as a copy of them: what is done to
         ``Tensor.data`` has no mark. On another device only marks are compared.
@@ -144,7 +144,7 @@ class Targets:
                 tensor.data = to_tensor(memory)
 
     def arrays(self) -> dict[str, Array] | None:
-        """The memory of all tensors; None: some are not on the host."""
+        """Return the memory of all tensors; None: some are not on the host."""
         found: dict[str, Array] = {}
         for name, tensor in self._tensors.items():
             view = self._view(name, tensor)
@@ -154,7 +154,7 @@ class Targets:
         return found
 
     def _view(self, name: str, tensor: Any) -> Array | None:
-        """The tensor's memory; None: it is not on the host, or no array can have it."""
+        """View the tensor's memory; None: it is not on the host, or no array can have it."""
         where = (tensor.data_ptr(), tensor.stride())
         known = self._views.get(name)
         if known is not None and known[0] == where:
@@ -177,7 +177,9 @@ def copy_into(pairs: Sequence[tuple[Any, Array]]) -> None:
 
 
 def _mark(tensor: Any) -> tuple[int, int]:
-    """Another one after each change in place, but for those of ``Tensor.data``."""
+    """Return a mark that is another one after each change in place, but for those of
+    ``Tensor.data``.
+    """
     return tensor.data_ptr(), tensor._version
 
 
@@ -185,7 +187,7 @@ mark_changed = torch.autograd.graph.increment_version
 
 
 def to_tensor(array: Array) -> Any:
-    """An array as a tensor that is only read: of the same memory."""
+    """View an array as a tensor that is only read: of the same memory."""
     if array.dtype == _BFLOAT16:
         return to_tensor(array.view(np.int16)).view(torch.bfloat16)
     try:

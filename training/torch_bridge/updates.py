@@ -16,7 +16,7 @@ torch: Any = require("torch", "torch")
 
 
 def name_of_updates(names: Iterable[str], prefix: str) -> str:
-    """The name that the counter has in the job.
+    """Choose the name that the counter has in the job.
 
     Args:
         names: Names of the optimizer's parameters.
@@ -33,8 +33,9 @@ class JobUpdates:
         name: Name of the counter.
 
     Attributes:
-        total: Those of all workers, and of earlier runs: a counter among the module's buffers.
-        own: Those of this worker.
+        total: Number of updates of all workers, and of earlier runs: a counter among the module's
+            buffers.
+        own: Number of updates of this worker.
         is_scaled: Whether a GradScaler makes the steps, and leaves some out.
     """
 
@@ -45,11 +46,11 @@ class JobUpdates:
         self.is_scaled = False
 
     def add(self) -> None:
-        """A step is made."""
+        """Count a step that is made."""
         self.total += 1
         self.own += 1
 
 
 def has_scheduler(optimizer: Any) -> bool:
-    """Whether a scheduler was made with an optimizer."""
+    """Return whether a scheduler was made with an optimizer."""
     return any("initial_lr" in group for group in optimizer.param_groups)

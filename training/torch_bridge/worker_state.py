@@ -22,7 +22,7 @@ class StateOnWorker:
 
     Args:
         optimizer: The optimizer.
-        parameters: Its parameters, by name.
+        parameters: Parameters of the optimizer, by name.
         strategy: Strategy under which the state is kept.
         prefix: Prefix of the state's names.
 
@@ -51,18 +51,22 @@ class StateOnWorker:
             self._in_place = alone.values(variables, lambda: kept.pushed(self._state.now))
 
     def step(self, gradients: Mapping[str, Any]) -> None:
-        """The optimizer's own step, after which :meth:`undo_refused` can undo what NaN does."""
+        """Make the optimizer's own step, after which :meth:`undo_refused` can undo what NaN
+        does.
+        """
         if not_finite(gradients) is not None:
             self._before = StateCopy(self._optimizer)
         step_without_hooks(self._optimizer)  # which are called around the whole step
 
     def step_by(self, closure: Callable[[], Any]) -> Any:
-        """As :meth:`step`, of an optimizer that computes losses and gradients by a closure."""
+        """Make a step as :meth:`step` does, of an optimizer that computes losses and gradients by a
+        closure.
+        """
         self._before = StateCopy(self._optimizer)
         return step_without_hooks(self._optimizer, closure)
 
     def pushed(self) -> Mapping[str, Any]:
-        """What to push with a step that counts."""
+        """Collect what to push with a step that counts."""
         self._before = None
         if self.kept is None:
             return {}
@@ -70,7 +74,7 @@ class StateOnWorker:
         return self.kept.pushed(self._state.now)
 
     def count_in_place(self) -> None:
-        """A step in place counts: the store asks for its state when it needs it."""
+        """Count a step in place: the store asks for its state when it needs it."""
         self._before = None
         if self.kept is not None and self._in_place is not None:
             self.kept.steps += 1
