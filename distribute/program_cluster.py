@@ -23,7 +23,7 @@ _everywhere: list[Callable[[], ClusterRuntime]] = []
 
 
 def program_cluster() -> ClusterRuntime | None:
-    """The cluster that the calling code runs in; None for a plain Python program.
+    """Find the cluster that the calling code runs in; None for a plain Python program.
 
     Waits for a process that is still joining.
 
@@ -75,7 +75,7 @@ os.register_at_fork(before=_finish_joining)
 
 
 def enter_cluster(runtime: ClusterRuntime) -> Callable[[], None]:
-    """From now on this process's code runs in a cluster; returns what ends that."""
+    """Run this process's code in a cluster from now on; returns what ends that."""
 
     def joined() -> ClusterRuntime:
         return runtime
@@ -101,7 +101,7 @@ def join_cluster(
         synchronous: For a strategy whose workers find each other, and need no ps.
 
     Returns:
-        None if this process is the whole cluster.
+        Runtime of the task; None if this process is the whole cluster.
 
     Raises:
         ConfigurationError: The resolver's answers do not fit together.

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _AllReduce(CrossDeviceOps):
-    """What packs many arrays into ``num_packs`` before it reduces them."""
+    """The base of algorithms that pack many arrays into ``num_packs`` before they reduce them."""
 
     def __init__(self, num_packs: int = 1) -> None:
         if num_packs < 0:
@@ -36,7 +36,7 @@ class _AllReduce(CrossDeviceOps):
         destinations: tuple[str, ...],
         options: CommunicationOptions | None,
     ) -> Any:
-        """All-reduce where the values are; to other devices through one of them."""
+        """Reduce where the values are, by all-reduce; to other devices through one of them."""
         values = per_replica_value.values
         if is_sparse(per_replica_value) or len(destinations) != len(values):
             return self._otherwise.reduce_implementation(
@@ -51,7 +51,7 @@ class _AllReduce(CrossDeviceOps):
         value_destination_pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
         options: CommunicationOptions | None,
     ) -> list[Any]:
-        """Arrays of one dtype are packed; rows and others go one by one."""
+        """Reduce arrays of one dtype in packs; rows and others one by one."""
         pairs = value_destination_pairs
         results: list[Any] = [None] * len(pairs)
         packed: list[int] = []
@@ -77,7 +77,7 @@ class _AllReduce(CrossDeviceOps):
         return Mirrored([place(v, device) for v, device in zip(values, devices, strict=True)])
 
     def _all_reduce(self, op: ReduceOp, per_device: list[list[Any]]) -> list[list[Any]]:
-        """Per device the reduced arrays, each packed on its way."""
+        """Reduce arrays, each packed on its way; returns the results per device."""
         sizes = {tuple(array.shape for array in arrays) for arrays in per_device}
         if self.num_packs == 0 or len(sizes) > 1:
             columns = [self._reduce_flat(op, list(c)) for c in zip(*per_device, strict=True)]
@@ -164,7 +164,7 @@ _nccl_lock = threading.Lock()
 
 @lru_cache(maxsize=8)
 def _communicators(gpus: tuple[int, ...]) -> list[Any]:
-    """One of each GPU.
+    """Make a communicator for each GPU.
 
     Made in a group, as ``initAll`` does, which CuPy calls with the interpreter's lock held: for the
     seconds that it takes on many GPUs no heartbeat would be sent, and the task would count as lost.
@@ -210,7 +210,9 @@ def _nccl_sum_in_place(arrays: list[Any]) -> None:
 
 
 def choose_cross_device_ops(devices: Sequence[str]) -> CrossDeviceOps:
-    """NCCL if it is available and each device has its own GPU, else reduction on one device."""
+    """Choose NCCL if it is available and each device has its own GPU, else reduction on one
+    device.
+    """
     gpus = {physical_gpu(device) for device in devices if is_gpu(device)}
     if len(devices) > 1 and len(gpus) == len(devices):
         if nccl_available():

@@ -16,7 +16,7 @@ from .strategy import Strategy
 
 
 class CentralStorageStrategy(Strategy):
-    """As ``tf.distribute.experimental.CentralStorageStrategy``.
+    """A strategy like ``tf.distribute.experimental.CentralStorageStrategy``.
 
     Args:
         compute_devices: Where replicas run; None: every GPU, or the (logical) CPU devices without
@@ -70,7 +70,7 @@ class CentralStorageExtended(CountedStepsExtended):
         return (in_task(self.task_name, self._parameter_device),)
 
     def create_variable(self, spec: VariableSpec) -> Variable:
-        """One variable; with several replicas one that aggregates their writes."""
+        """Create a variable; with several replicas one that aggregates their writes."""
         name = self.unique_name(spec.name)
         value = LocalVariable(spec, self._strategy, self._parameter_device, name)
         made: Variable = value if len(self._devices) == 1 else AggregatingVariable(spec, value)

@@ -66,7 +66,7 @@ class CountedStepsExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
-        """One step on every replica; counted if it changes variables."""
+        """Make a step on every replica; counted if it changes variables."""
         self.steps.begin()
         result = super().call_for_each_replica(fn, args, kwargs)
         self.steps.end()
@@ -88,7 +88,7 @@ class CountedStepsExtended(StrategyExtended):
 
     @contextmanager
     def same_step(self) -> Iterator[None]:
-        """What changes in it is not counted."""
+        """Leave changes in this block uncounted."""
         self.steps.joins = True
         try:
             yield
@@ -96,5 +96,5 @@ class CountedStepsExtended(StrategyExtended):
             self.steps.joins = False
 
     def note_write(self) -> None:
-        """A variable that the replicas share is being changed."""
+        """Note that a variable that the replicas share is being changed."""
         self.steps.note_write(by_hand=not is_running(self._strategy))

@@ -25,13 +25,13 @@ _SMALL_BYTES = 64 * 1024  # a read that has to go out fetches every variable up 
 
 
 class CreatedVariables:
-    """What a program has created, and which of it the servers know. Thread-safe.
+    """The variables that a program has created, and which of them the servers know. Thread-safe.
 
     Args:
-        runtime: Of the task.
+        runtime: Runtime of the task.
         partitioner: Cuts variables; None: none is cut.
-        placement: Which ps gets which shard.
-        lock: Of the strategy, whose calls come one after the other.
+        placement: Function that chooses a ps for each shard.
+        lock: Lock of the strategy, whose calls come one after the other.
 
     Attributes:
         restore_from: The checkpoint that variables have their first values from; empty: none.
@@ -56,16 +56,16 @@ class CreatedVariables:
 
     @property
     def names(self) -> list[str]:
-        """Of all variables that are no tables."""
+        """Names of all variables except tables."""
         return list(self._variables)
 
     def small(self) -> list[str]:
-        """Names of variables that a read fetches whatever it is for."""
+        """List the names of variables that a read fetches whatever it is for."""
         known = self._variables.items()
         return [name for name, definition in known if definition.num_bytes <= _SMALL_BYTES]
 
     def parts_of(self, spec: VariableSpec) -> int:
-        """Into how many parts a variable is cut."""
+        """Count the parts into which a variable is cut."""
         return parts_of(self._partitioner, spec.shape, spec.dtype)
 
     def note(self, created: PsVariable | PsTable, near: Variable | None = None) -> None:
@@ -119,11 +119,11 @@ class CreatedVariables:
                 )
 
     def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
-        """As the placement says, which does not count variables placed near others."""
+        """Place as the placement says, which does not count variables placed near others."""
         return self._placement(sizes, loads, placed - self._beside_others)
 
     def _beside(self, near: Variable) -> Placement:
-        """Places everything on the ps that holds the variable or its first shard."""
+        """Make a placement of everything on the ps that holds the variable or its first shard."""
         ps = (
             near.ps
             if isinstance(near, PsShard)

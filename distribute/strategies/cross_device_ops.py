@@ -31,7 +31,7 @@ Pair = tuple[DistributedValues, Any]
 
 
 def devices_of(destinations: Any) -> tuple[str, ...]:
-    """The devices a destination names: a variable, a distributed value, or a device's name.
+    """List the devices a destination names: a variable, a distributed value, or a device's name.
 
     Raises:
         ValueError: It names none.
@@ -53,7 +53,9 @@ def devices_of(destinations: Any) -> tuple[str, ...]:
 
 
 def _devices_of_values(values: DistributedValues) -> tuple[str, ...]:
-    """Logical devices do not show in arrays; the strategy knows them."""
+    """List the devices of values: logical devices do not show in arrays; the strategy knows
+    them.
+    """
     devices = get_strategy().extended.replica_devices
     if len(devices) != len(values.values):
         devices = tuple(compute_devices())[: len(values.values)]
@@ -63,7 +65,7 @@ def _devices_of_values(values: DistributedValues) -> tuple[str, ...]:
 
 
 def mirror(value: Any, devices: Sequence[str]) -> Any:
-    """A value on every device: Mirrored; the value itself for one device."""
+    """Copy a value to every device: Mirrored; the value itself for one device."""
     if len(devices) == 1:
         return _on(value, devices[0])
     if isinstance(value, np.ndarray) and not any(is_gpu(device) for device in devices):
@@ -84,7 +86,8 @@ def _on(value: Any, device: str) -> Any:
 
 
 class CrossDeviceOps:
-    """As ``tf.distribute.CrossDeviceOps``: subclasses define the three ``_implementation`` methods.
+    """The base of reductions, as ``tf.distribute.CrossDeviceOps``: subclasses define the three
+    ``_implementation`` methods.
 
     What these are given as destinations is always a tuple of devices' names.
     """
@@ -154,7 +157,7 @@ class CrossDeviceOps:
         destinations: tuple[str, ...],
         options: CommunicationOptions | None,
     ) -> Any:
-        """One value, reduced, on ``destinations``."""
+        """Reduce a value, and put it on ``destinations``."""
         raise NotImplementedError(
             f"{type(self).__name__}.reduce_implementation"
             f"({reduce_op}, {per_replica_value}, {destinations}, {options})"
@@ -166,14 +169,14 @@ class CrossDeviceOps:
         value_destination_pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
         options: CommunicationOptions | None,
     ) -> list[Any]:
-        """Many values; one after the other unless a subclass knows better."""
+        """Reduce many values; one after the other unless a subclass knows better."""
         return [
             self.reduce_implementation(reduce_op, value, devices, options)
             for value, devices in value_destination_pairs
         ]
 
     def broadcast_implementation(self, tensor: Any, destinations: tuple[str, ...]) -> Any:
-        """One value, copied to ``destinations``."""
+        """Copy a value to ``destinations``."""
         return mirror(tensor, destinations)
 
 
@@ -224,5 +227,5 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 def is_sparse(value: DistributedValues) -> bool:
-    """Whether a value is rows, on any replica."""
+    """Return whether a value is rows, on any replica."""
     return any(isinstance(part, IndexedSlices) for part in value.values)

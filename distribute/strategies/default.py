@@ -24,11 +24,11 @@ class _DefaultScope(Scope):
 
 
 class _DefaultExtended(StrategyExtended):
-    """Of the default strategy: no devices of its own."""
+    """The algorithms of the default strategy: no devices of its own."""
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """None.
+        """Refused: the default strategy has no devices of its own.
 
         Raises:
             RuntimeError: Always.
@@ -37,7 +37,7 @@ class _DefaultExtended(StrategyExtended):
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """None.
+        """Refused: the default strategy has no devices of its own.
 
         Raises:
             RuntimeError: Always.
@@ -45,17 +45,19 @@ class _DefaultExtended(StrategyExtended):
         raise RuntimeError("parameter_devices() method unsupported by default strategy.")
 
     def create_variable(self, spec: VariableSpec) -> Variable:
-        """A variable on the device of the innermost ``rw.device``; the CPU if it is not here."""
+        """Create a variable on the device of the innermost ``rw.device``; the CPU if it is not
+        here.
+        """
         device = current_device()
         here = device if device in list_logical_devices() else HOST
         return LocalVariable(spec, self._strategy, here, spec.name)
 
     def unique_name(self, wished: str) -> str:
-        """The name itself: programs without a strategy may use one twice."""
+        """Return the name itself: programs without a strategy may use one twice."""
         return wished
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
             NotImplementedError: With destinations.
@@ -74,7 +76,7 @@ class DefaultStrategy(Strategy):
         super().__init__(_DefaultExtended(self, [HOST]))
 
     def scope(self) -> Scope:
-        """A scope that changes nothing."""
+        """Make a scope that changes nothing."""
         return _DefaultScope(self)
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -85,11 +87,11 @@ _default = DefaultStrategy()
 
 
 def the_default_strategy() -> Strategy:
-    """The one default strategy of the process."""
+    """Return the one default strategy of the process."""
     return _default
 
 
 def get_strategy() -> Strategy:
-    """The current strategy; outside any scope the default strategy."""
+    """Return the current strategy; outside any scope the default strategy."""
     # What is current was entered by a scope, and is one of ours.
     return cast(Strategy, contexts.get_strategy())

@@ -13,7 +13,7 @@ from ...core.errors import RopewalkError
 
 @dataclass(slots=True)
 class _DelayedTable:
-    """What waits for one table. ``since``: the step of the oldest of it."""
+    """The gradients that wait for one table. ``since``: the step of the oldest of it."""
 
     steps: int
     max_bytes: int
@@ -33,7 +33,7 @@ class _DelayedTable:
         return bool(self.writes) and late
 
     def take(self) -> Write:
-        """All of it as one gradient, in order: its rows are added up where it is sent."""
+        """Take all of it as one gradient, in order: its rows are added up where it is sent."""
         parts = [write.value for write in self.writes if isinstance(write.value, IndexedSlices)]
         values = np.concatenate([part.values for part in parts])
         rows = IndexedSlices(values, np.concatenate([part.indices for part in parts]))
@@ -52,7 +52,7 @@ class DelayedRows:
         """Have gradients of a table wait.
 
         Args:
-            table: Its name.
+            table: Name of the table.
             steps: For how many of this worker's steps, at least 1.
             max_bytes: When more waits, all of it travels.
         """
@@ -60,12 +60,12 @@ class DelayedRows:
 
     @contextmanager
     def due(self, writes: Sequence[Write], *, is_new_step: bool) -> Iterator[list[Write]]:
-        """What travels with a push: writes to other tables, and what has waited long enough.
+        """Lend what travels with a push: writes to other tables, and what has waited long enough.
 
         If the push is refused before it is sent, what waited goes on waiting.
 
         Args:
-            writes: Those of the push.
+            writes: Writes of the push.
             is_new_step: Whether the push is the first one of a step.
         """
         self._step += is_new_step
@@ -87,7 +87,7 @@ class DelayedRows:
 
     @contextmanager
     def everything(self) -> Iterator[list[Write]]:
-        """All that waits; see :meth:`due`."""
+        """Lend all that waits; see :meth:`due`."""
         with self._unless_refused():
             yield [each.take() for each in self._tables.values() if each.writes]
 

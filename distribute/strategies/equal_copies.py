@@ -22,7 +22,7 @@ from ..base.reductions import VariableSynchronization
 from ..variables.variable import Variable
 
 COUNT = 8
-"""How many variables are compared at a time."""
+"""Number of variables that are compared at a time."""
 
 _SAMPLES = 1024  # of a variable's values
 _LEAST_UNIT = 1e-3  # in float32 rounding makes 1e-5 in a long run
@@ -30,7 +30,7 @@ _UNIT_EPS = 16  # of a narrower dtype
 
 
 def chosen(variables: Mapping[str, Variable], step: int) -> list[str]:
-    """Names of the variables to compare after a step, the same on all workers.
+    """Choose the names of the variables to compare after a step, the same on all workers.
 
     Args:
         variables: All variables by name. Scalars are left out, as programs keep numbers of their
@@ -50,7 +50,7 @@ def chosen(variables: Mapping[str, Variable], step: int) -> list[str]:
 
 
 def numbers_of(variables: Sequence[Variable]) -> Array:
-    """One float64 for each variable, padded with zeros to :data:`COUNT`."""
+    """Compute a float64 for each variable, padded with zeros to :data:`COUNT`."""
     found = np.zeros(COUNT)
     for place, variable in enumerate(variables):
         values = variable.read_value().reshape(-1)
@@ -63,7 +63,7 @@ def numbers_of(variables: Sequence[Variable]) -> Array:
 
 
 def _eps(dtype: DType) -> float:
-    """How far rounding to a dtype moves a number. NumPy knows none of ``bfloat16``."""
+    """Compute how far rounding to a dtype moves a number. NumPy knows none of ``bfloat16``."""
     finfo: Any = ml_dtypes.finfo
     return float(finfo(dtype).eps)
 
@@ -75,7 +75,7 @@ def require_equal(
 
     Args:
         names: The variables that were compared.
-        numbers: Those of all workers, shape (workers, COUNT).
+        numbers: Numbers of all workers, shape (workers, COUNT).
         members: The workers, by rank.
         rank: Number of this one.
         step: The step after which they were compared.

@@ -43,14 +43,14 @@ class StrategyExtended(StepInterface):
     """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
 
     Args:
-        strategy: Whose algorithms these are.
-        devices: One per replica of this worker.
-        cross_device_ops: How values of several of them become one.
+        strategy: Strategy whose algorithms these are.
+        devices: Devices of this worker's replicas, one each.
+        cross_device_ops: Reduction of values of several of them to one.
         first_replica: Number of the first of them among those in sync.
         reducer: Reduces over the replicas; None: over those of this worker.
 
     Attributes:
-        task_name: This task, as it stands in front of a device.
+        task_name: Name of this task, as it stands in front of a device.
         creations: The variables made in ``run``.
         tables: Rows of embeddings' tables.
         experimental_require_static_shapes: False: that is TPUs' need.
@@ -89,7 +89,7 @@ class StrategyExtended(StepInterface):
     # -- what there is -----------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
-        """What a strategy shows of itself."""
+        """Describe the strategy for display."""
         return {"replicas": [device.removeprefix("/device:") for device in self._devices]}
 
     @property
@@ -124,12 +124,12 @@ class StrategyExtended(StepInterface):
 
     @property
     def input_pipeline_id(self) -> int:
-        """This worker's number among them."""
+        """Number of this worker's pipeline among all."""
         return 0
 
     @property
     def default_shard_policy(self) -> AutoShardPolicy:
-        """How input is divided between workers if its dataset does not say."""
+        """Policy by which input is divided between workers if its dataset does not say."""
         return AutoShardPolicy.AUTO
 
     @property
@@ -152,11 +152,13 @@ class StrategyExtended(StepInterface):
         return LocalVariable(spec, self._strategy, self._devices[0], self.unique_name(spec.name))
 
     def has_name(self, name: str) -> bool:
-        """Whether a variable of this strategy has the name."""
+        """Return whether a variable of this strategy has the name."""
         return name in self._names
 
     def unique_name(self, wished: str) -> str:
-        """A name no variable of this strategy has; the same on every task that runs the program."""
+        """Make a name that no variable of this strategy has; the same on every task that runs the
+        program.
+        """
         name, count = wished, self._names.get(wished, 0)
         while name in self._names:
             count += 1
@@ -166,7 +168,7 @@ class StrategyExtended(StepInterface):
         return name
 
     def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
-        """Variables created in the context go where this one is.
+        """Put variables created in the context where this one is.
 
         Raises:
             ValueError: It belongs to another strategy.
@@ -187,7 +189,7 @@ class StrategyExtended(StepInterface):
             self._colocated.pop()
 
     def variable_created_in_scope(self, v: Variable) -> bool:
-        """Whether a variable was made under this strategy.
+        """Return whether a variable was made under this strategy.
 
         Raises:
             ValueError: It is no variable.
@@ -201,12 +203,12 @@ class StrategyExtended(StepInterface):
             raise ValueError(f"{variable.name!r} was created under another strategy")
 
     def value_container(self, value: Any) -> Any:
-        """The distributed variable a component belongs to; else the value itself."""
+        """Find the distributed variable a component belongs to; else return the value itself."""
         owner = container_of(value)
         return value if owner is None else owner
 
     def read_var(self, v: Variable) -> Any:
-        """The value to use in cross-replica context."""
+        """Return the value to use in cross-replica context."""
         return v.read_value()
 
     # -- running and updating ----------------------------------------------------------------
@@ -248,7 +250,8 @@ class StrategyExtended(StepInterface):
             fn: The function; it runs in an update context, neither replica nor cross-replica.
             args: Further positional arguments.
             kwargs: Keyword arguments.
-            group: One Mirrored structure of the results; False: a tuple with one per component.
+            group: Whether the results become one Mirrored structure; False: a tuple with one per
+                component.
 
         Raises:
             ValueError: ``var`` belongs to another strategy.
@@ -272,7 +275,7 @@ class StrategyExtended(StepInterface):
         return regroup(results, mirrored=True) if group else tuple(results)
 
     def _note_update(self, var: Variable) -> None:
-        """A function is about to be called for a variable, which it may change."""
+        """Note that a function is about to be called for a variable, which it may change."""
 
     def _components(self, var: Variable) -> Sequence[Variable]:
         return var.values if isinstance(var, DistributedVariable) else (var,)
@@ -292,7 +295,7 @@ class StrategyExtended(StepInterface):
             )
 
     def non_slot_devices(self, var_list: Sequence[Variable]) -> tuple[str, ...]:  # noqa: ARG002 - TensorFlow's
-        """Where state goes that belongs to no single variable."""
+        """List the devices where state goes that belongs to no single variable."""
         return self.parameter_devices
 
     def update_non_slot(
@@ -324,7 +327,7 @@ class StrategyExtended(StepInterface):
         """Update variables, in cross-replica context, with gradients already reduced.
 
         Args:
-            optimizer: Its rule is applied, with the hyperparameters of now.
+            optimizer: Optimizer whose rule is applied, with the hyperparameters of now.
             pairs: (gradient, variable): array of the variable's shape, IndexedSlices, or one per
                 copy.
 
@@ -392,11 +395,11 @@ class StrategyExtended(StepInterface):
         return rebuild([self.reducer.gather_to_all(value, axis, options) for value in values])
 
     def of_first_replica(self, value: DistributedValues) -> Any:
-        """What the first replica of all has."""
+        """Return the value of the first replica of all."""
         return self.reducer.of_first_replica(value)
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """A value on every device of ``destinations``; Python numbers stay as they are.
+        """Copy a value to every device of ``destinations``; Python numbers stay as they are.
 
         Raises:
             RuntimeError: In replica context.

@@ -30,7 +30,7 @@ class FiniteUpdates:
     Args:
         runtime: Runtime of this task: its settings ``nonfinite_gradients`` and ``nonfinite_limit``
             apply, and its progress counts the refused steps.
-        what: What is checked, for messages.
+        what: Name of what is checked, for messages.
     """
 
     def __init__(self, runtime: ClusterRuntime, what: str = "the gradient") -> None:
@@ -39,7 +39,7 @@ class FiniteUpdates:
         self._in_a_row = 0
 
     def refuses(self, updates: Mapping[str, Any], global_step: int) -> bool:
-        """Whether a step is to change nothing.
+        """Decide whether a step is to change nothing.
 
         Args:
             updates: By name of the variable: arrays or IndexedSlices. None at all is no step.
@@ -59,7 +59,7 @@ class FiniteUpdates:
         return False
 
     def note_finite(self) -> None:
-        """A step was applied whose updates another part has checked."""
+        """Note that a step was applied whose updates another part has checked."""
         self._in_a_row = 0
 
     def _refuse(self, variable: str, global_step: int) -> None:
@@ -87,7 +87,7 @@ class FiniteUpdates:
 
 
 def not_finite(updates: Mapping[str, Any]) -> str | None:
-    """The name of an update with NaN or infinity; None: there is none.
+    """Find an update with NaN or infinity; None: there is none.
 
     Args:
         updates: Arrays of NumPy or CuPy, or IndexedSlices, by name.

@@ -1,4 +1,4 @@
-"""Which cluster a new strategy belongs to: a given one, the program's, or this process alone."""
+"""Cluster of a new strategy: a given one, the program's, or this process alone."""
 
 from dataclasses import replace
 from ipaddress import ip_address
@@ -17,11 +17,12 @@ from ..runtime import ClusterRuntime, local_runtime
 def runtime_with_servers(
     given: ClusterRuntime | None, resolver: ClusterResolver | None
 ) -> ClusterRuntime:
-    """The runtime of a strategy that uses parameter servers; without a cluster, a local one.
+    """Choose the runtime of a strategy that uses parameter servers; without a cluster, a local one.
 
     Args:
         given: The answer, if there is one.
-        resolver: As the user gave it; must name the cluster the program runs in, and its task.
+        resolver: Resolver that the user gave; must name the cluster the program runs in, and its
+            task.
 
     Raises:
         RopewalkError: The process belongs to a cluster and cannot join it.
@@ -39,7 +40,8 @@ def runtime_with_servers(
 def runtime_of_workers(
     given: ClusterRuntime | None, resolver: ClusterResolver | None
 ) -> ClusterRuntime:
-    """The runtime of a strategy whose workers need no servers, and may be plain Python programs.
+    """Choose the runtime of a strategy whose workers need no servers, and may be plain Python
+    programs.
 
     Args:
         given: The answer, if there is one.
@@ -63,7 +65,9 @@ def runtime_of_workers(
 
 
 def runtime_of_job() -> ClusterRuntime | None:
-    """The runtime of a program whose job saves the variables of synchronous strategies, if any."""
+    """Find the runtime of a program whose job saves the variables of synchronous strategies, if
+    any.
+    """
     runtime = program_cluster()
     return runtime if runtime is not None and runtime.snapshots is not None else None
 
@@ -96,7 +100,9 @@ def _check_names(resolver: ClusterResolver, task: ResolvedTask) -> None:
 
 
 def _differ(address: str, other: str) -> bool:
-    """Whether two addresses are surely not the same; a name may stand for any number (DNS)."""
+    """Return whether two addresses are surely not the same; a name may stand for any number
+    (DNS).
+    """
     host, _, port = address.rpartition(":")
     other_host, _, other_port = other.rpartition(":")
     comparable = _is_ip_address(host) == _is_ip_address(other_host)

@@ -36,7 +36,7 @@ def apply_locally(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None
 
 
 def _updates_of(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> int:
-    """How often an optimizer has updated any of its variables, and of these."""
+    """Return how often an optimizer has updated any of its variables, and of these."""
     variables = [*optimizer.variables, *(variable for _, variable in pairs)]
     return max(_copies(variable)[0].updates for variable in variables)
 
@@ -52,7 +52,7 @@ def _part(gradient: Any, number: int) -> Any:
 
 
 def _copies(variable: Variable) -> Sequence[LocalVariable]:
-    """What holds a variable's value in this process."""
+    """Find what holds a variable's value in this process."""
     if isinstance(variable, SyncOnReadVariable):
         raise ValueError(
             f"{variable.name!r} has synchronization ON_READ: each replica writes its own copy, "

@@ -1,4 +1,5 @@
-"""What asynchronous workers take back from each other: whole values that each of them assigns.
+"""Writes that asynchronous workers take back from each other: whole values that each of them
+assigns.
 
 An assigned value is of the values that its worker read as the step began. Between these and its
 arrival lie the steps of all others, and where a worker came late, or compiled in its first step,
@@ -54,7 +55,9 @@ class LostWrites:
             self._warn(min(again))
 
     def _has_others(self) -> bool:
-        """Whether others than this worker train; a chief that schedules closures does not."""
+        """Return whether others than this worker train; a chief that schedules closures does
+        not.
+        """
         spec = self._runtime.task.spec
         return not self._runtime.session.pushes_for_closure or spec.num_tasks(WORKER) > 1
 

@@ -20,12 +20,12 @@ from .strategy import Strategy
 
 
 class MirroredStrategy(Strategy):
-    """As ``tf.distribute.MirroredStrategy``.
+    """A strategy like ``tf.distribute.MirroredStrategy``.
 
     Args:
         devices: E.g. ``["GPU:0", "GPU:1"]``; None or empty: every GPU, or the (logical) CPU devices
             without one.
-        cross_device_ops: How gradients are reduced; None: NCCL between GPUs, else on one device.
+        cross_device_ops: Reduction of gradients; None: NCCL between GPUs, else on one device.
 
     Raises:
         AssertionError: A device is given twice. (``rw.config.set_logical_gpu_devices`` makes
@@ -56,7 +56,7 @@ class MirroredStrategy(Strategy):
 
 
 def chosen_devices(devices: Sequence[str] | None) -> list[str]:
-    """The devices a strategy was given, checked; or all there are.
+    """Check the devices a strategy was given; or list all there are.
 
     Raises:
         AssertionError: One is given twice.
@@ -73,7 +73,7 @@ class MirroredExtended(CountedStepsExtended):
     """The algorithms of strategies whose variables have a copy on every device."""
 
     def create_variable(self, spec: VariableSpec) -> Variable:
-        """Copies of one first value."""
+        """Create copies of one first value."""
         name = self.unique_name(spec.name)
         common = replace(spec, initial=self._first_value(spec), initializer=None)
         components = [
@@ -89,7 +89,7 @@ class MirroredExtended(CountedStepsExtended):
         return variable
 
     def _first_value(self, spec: VariableSpec) -> Any:
-        """What every copy begins with."""
+        """Make the value that every copy begins with."""
         return np.asarray(spec.first_value())
 
     def _note_update(self, var: Variable) -> None:

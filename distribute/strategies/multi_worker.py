@@ -34,7 +34,7 @@ from .worker_reducer import WorkersReducer
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """As ``tf.distribute.MultiWorkerMirroredStrategy``.
+    """A strategy like ``tf.distribute.MultiWorkerMirroredStrategy``.
 
     Every worker runs the program, with its own ``TF_CONFIG``; making the strategy waits for the
     others.
@@ -68,7 +68,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """As given, or of the task that runs the program."""
+        """Resolver that the constructor was given, or of the task that runs the program."""
         return self._resolver
 
     @property
@@ -103,10 +103,11 @@ def _require_whole(task: ResolvedTask) -> None:
 
 
 class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
-    """As ``tf.distribute.experimental.MultiWorkerMirroredStrategy``, with its arguments.
+    """A strategy like ``tf.distribute.experimental.MultiWorkerMirroredStrategy``, with its
+    arguments.
 
     Args:
-        communication: What carries collective operations.
+        communication: Carrier of collective operations.
         cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
             process alone.
 
@@ -182,7 +183,7 @@ class MultiWorkerExtended(MirroredExtended):
             raise
 
     def shown(self) -> dict[str, Any]:
-        """Which worker of how many, too."""
+        """Describe which worker of how many it is, too."""
         return {"worker": self.group.rank, "workers": self.group.size, **super().shown()}
 
     def _join(self, task: TaskId, devices: int) -> None:
@@ -223,11 +224,11 @@ class MultiWorkerExtended(MirroredExtended):
 
     @property
     def input_pipeline_id(self) -> int:
-        """This worker's number."""
+        """Number of this worker."""
         return self.group.rank
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any worker; every one of them must call this."""
+        """Return whether ``mine`` is true on any worker; every one of them must call this."""
         return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
 
     def barrier(self, timeout_s: float) -> None:
@@ -237,7 +238,8 @@ class MultiWorkerExtended(MirroredExtended):
     # -- variables ---------------------------------------------------------------------------
 
     def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
-        """As for other strategies; gradients with NaN or infinity change nothing on any worker.
+        """Apply gradients as other strategies do; those with NaN or infinity change nothing on any
+        worker.
 
         Raises:
             NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
@@ -251,7 +253,8 @@ class MultiWorkerExtended(MirroredExtended):
             super().apply_gradients(optimizer, pairs)
 
     def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
-        """As for other strategies; not in a step that was refused, or if they have NaN or infinity.
+        """Move averages as other strategies do; not in a step that was refused, or if they have NaN
+        or infinity.
 
         Raises:
             NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
@@ -263,12 +266,12 @@ class MultiWorkerExtended(MirroredExtended):
             super().move_averages(moves)
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
-        """Whether they hold NaN or infinity."""
+        """Return whether deltas hold NaN or infinity."""
         self._refused = self._finite_deltas.refuses(deltas, self.steps.global_step)
         return self._refused
 
     def _first_value(self, spec: VariableSpec) -> Any:
-        """The first worker's, so that random ones agree.
+        """Take the first worker's value, so that random ones agree.
 
         Raises:
             DefinitionMismatchError: Workers define the variable differently.

@@ -10,7 +10,7 @@ from .strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):
-    """As ``tf.distribute.OneDeviceStrategy``.
+    """A strategy like ``tf.distribute.OneDeviceStrategy``.
 
     Args:
         device: E.g. ``"/cpu:0"`` or ``"/gpu:0"``; None or empty: the first GPU, or the CPU without
@@ -39,7 +39,7 @@ class _OneDeviceExtended(CountedStepsExtended):
         super().__init__(strategy, [device], progress=progress)
 
     def create_variable(self, spec: VariableSpec) -> Variable:
-        """One variable, on the device."""
+        """Create a variable on the device."""
         made = super().create_variable(spec)
         self.steps.add(made)
         return made

@@ -9,7 +9,7 @@ _ALONE_BYTES = 1024 * 1024
 
 
 def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
-    """Which arrays travel together.
+    """Choose the arrays that travel together.
 
     Arrays are walked through from the last to the first, as gradients are computed; a pack is
     closed as soon as its size exceeds the limit. As TensorFlow's ``group_by_size``.
@@ -35,7 +35,7 @@ def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]
 
 
 def packs_to_send(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
-    """As :func:`packs_by_bytes`, but large arrays are not copied into a pack."""
+    """Choose packs as :func:`packs_by_bytes` does, but large arrays are not copied into a pack."""
     small = [i for i, size in enumerate(sizes) if size < _ALONE_BYTES]
     packs = packs_by_bytes([sizes[i] for i in small], bytes_per_pack)
     large = [[i] for i in reversed(range(len(sizes))) if sizes[i] >= _ALONE_BYTES]
@@ -43,14 +43,16 @@ def packs_to_send(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
 
 
 def cuts_by_count(total: int, num_packs: int) -> list[tuple[int, int]]:
-    """Ranges of ``num_packs`` equal parts of ``total`` elements; the last one takes the rest."""
+    """Cut ``total`` elements into ranges of ``num_packs`` equal parts; the last one takes the
+    rest.
+    """
     size = total // num_packs
     starts = [i * size for i in range(num_packs)]
     return list(zip(starts, [*starts[1:], total], strict=True))
 
 
 def join(arrays: Sequence[Any]) -> Any:
-    """One flat array out of several of one dtype."""
+    """Join several arrays of one dtype to a flat one."""
     with beside(arrays[0]):
         if len(arrays) == 1:
             return arrays[0].reshape(-1)
@@ -67,7 +69,7 @@ def split(flat: Any, like: Sequence[Any]) -> list[Any]:
 
 
 def by_dtype(arrays: Sequence[Any]) -> list[list[int]]:
-    """Numbers of the arrays of each dtype, in order."""
+    """Group the numbers of the arrays by dtype, in order."""
     groups: dict[str, list[int]] = {}
     for number, array in enumerate(arrays):
         groups.setdefault(array.dtype.name, []).append(number)

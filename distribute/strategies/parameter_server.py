@@ -53,7 +53,8 @@ _AS_IT_IS = WireFormat()
 
 
 class ParameterServerStrategy(Strategy):
-    """As ``tf.distribute.ParameterServerStrategy``, with a program per worker as in its first form.
+    """A strategy like ``tf.distribute.ParameterServerStrategy``, with a program per worker as in
+    its first form.
 
     Every worker runs the program; variables are created by the chief and found by the others;
     gradients are applied on the servers as they arrive. Started by ``ropewalk run`` or ``ropewalk
@@ -65,9 +66,10 @@ class ParameterServerStrategy(Strategy):
         cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
             process alone.
         variable_partitioner: Cuts variables into shards along axis 0; see ``partitioners``.
-        placement: Which ps gets which shard: ``greedy_by_bytes`` (default) or ``round_robin``.
-        wire_format: What is left out on the way over the network: narrower dtypes, small gradient
-            elements.
+        placement: Function that chooses a ps for each shard: ``greedy_by_bytes`` (default) or
+            ``round_robin``.
+        wire_format: Format that leaves something out on the way over the network: narrower dtypes,
+            small gradient elements.
         prefetch: Do not wait for the push at the end of a step: the next step begins with the
             values that arrived meanwhile, which lack this worker's own last update. Hides the time
             on the way behind the program's; the staleness in the status counts it.
@@ -124,7 +126,7 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """As given, or of the task that runs the program."""
+        """Resolver that the constructor was given, or of the task that runs the program."""
         return self._resolver
 
     @property
@@ -133,7 +135,8 @@ class ParameterServerStrategy(Strategy):
         return self._ps.runtime.session.global_step
 
     def snapshot(self, timeout_s: float = 30.0) -> PsSnapshot:
-        """All variables on the servers at one moment, while the workers train on.
+        """Take a snapshot of all variables on the servers at one moment, while the workers train
+        on.
 
         Each worker's steps are in the values up to one number: all of them, whichever servers they
         went to, and none beyond. All steps that this task has made are among them. Reading
@@ -144,8 +147,8 @@ class ParameterServerStrategy(Strategy):
         read: at most its values once more.
 
         Args:
-            timeout_s: How long it is tried again if a worker stands still at that moment, comes or
-                leaves, or another snapshot or a checkpoint is being taken. Unit: seconds.
+            timeout_s: Time to try again if a worker stands still at that moment, comes or leaves,
+                or another snapshot or a checkpoint is being taken. Unit: seconds.
 
         Raises:
             CutVoidError: It could not be had in time; training goes on.
@@ -208,7 +211,7 @@ class ParameterServerExtended(StrategyExtended):
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     def shown(self) -> dict[str, Any]:
-        """The task and its cluster, too."""
+        """Describe the task and its cluster, too."""
         task = self.runtime.task
         of_cluster = {"task": task.task.short, "cluster": counted(task.spec)} if task.spec else {}
         return {**of_cluster, **super().shown()}
@@ -232,7 +235,7 @@ class ParameterServerExtended(StrategyExtended):
 
     @property
     def input_pipeline_id(self) -> int:
-        """This task's number among them, the chief first."""
+        """Number of this task's pipeline among all, the chief first."""
         task, spec = self.runtime.task.task, self.runtime.task.spec
         if task.type == EVALUATOR:
             return 0
@@ -270,7 +273,7 @@ class ParameterServerExtended(StrategyExtended):
             return variable
 
     def find_variable(self, spec: VariableSpec, name: str, *, sharded: bool) -> PsVariable:
-        """A variable that another task created, as that task describes it."""
+        """Find a variable that another task created, as that task describes it."""
         kind = PsShardedVariable if sharded else PsVariable
         with self._lock:
             variable = kind(spec, name, self._strategy, self)
@@ -278,7 +281,7 @@ class ParameterServerExtended(StrategyExtended):
             return variable
 
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
-        """(index of the ps, shard), in order."""
+        """List the shards in order, as (index of the ps, shard)."""
         with self._lock:
             self.created.define()
             return self.runtime.session.variables.shards(variable.name)
@@ -288,7 +291,7 @@ class ParameterServerExtended(StrategyExtended):
         self.created.define()
 
     def read(self, variable: PsVariable) -> Array:
-        """The value: of this step's pull inside ``run``, current outside."""
+        """Read the value: of this step's pull inside ``run``, current outside."""
         with self._lock:
             self.created.define()
             return self._step.read(variable._name, self.created.small)
@@ -306,7 +309,7 @@ class ParameterServerExtended(StrategyExtended):
         return PsSnapshot(dict(values), session.global_step, {})
 
     def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:
-        """The values of several variables, outside of ``run`` by one round trip at most."""
+        """Read the values of several variables, outside of ``run`` by one round trip at most."""
         with self._lock:
             self.created.define()
             if is_running(self._strategy):
@@ -314,13 +317,13 @@ class ParameterServerExtended(StrategyExtended):
             return self._step.read_all([v.name for v in variables], arrived=arrived)
 
     def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
-        """One round trip, which pushes what the step has collected."""
+        """Read by one round trip, which pushes what the step has collected."""
         with self._lock:
             self.created.define()
             return list(self._step.read_applied([variable.name for variable in variables]))
 
     def same_step(self) -> AbstractContextManager[None]:
-        """The servers count its pushes no more."""
+        """Let the servers count its pushes no more."""
         return self._step.count.joined()
 
     def will_read(self, variables: Sequence[Variable]) -> None:
@@ -337,7 +340,9 @@ class ParameterServerExtended(StrategyExtended):
         added: Sequence[tuple[Variable, Any]] = (),
         assigned: Sequence[tuple[Variable, Any]] = (),
     ) -> list[Any]:
-        """One round trip, and no replica: a step of bridges is often shorter than to run one."""
+        """Apply and read by one round trip, and no replica: a step of bridges is often shorter than
+        to run one.
+        """
         self.runtime.job.check()
         names = [variable.name for variable in reads]
         with self._lock:
@@ -367,7 +372,7 @@ class ParameterServerExtended(StrategyExtended):
         return None if self.runtime.in_process is None or self._prefetch else self._alone
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
-        """Rows of a variable, as they are now."""
+        """Read rows of a variable, as they are now."""
         with self._lock:
             self.created.define()
             self._step.settle(variable.name)
@@ -387,7 +392,7 @@ class ParameterServerExtended(StrategyExtended):
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None
     ) -> Any:
-        """One step: pull, run, push."""
+        """Make a step: pull, run, push."""
         self.runtime.job.check()
         with self._lock:
             self.created.define()
@@ -421,7 +426,7 @@ class ParameterServerExtended(StrategyExtended):
         return self._step.count.as_one()
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
-        """Whether they hold NaN or infinity."""
+        """Return whether deltas hold NaN or infinity."""
         self._refused = self._finite_deltas.refuses(deltas, self.runtime.session.global_step)
         return self._refused
 
@@ -458,7 +463,7 @@ class ParameterServerExtended(StrategyExtended):
             self._step.add(batches, current.global_clipnorm, changes)
 
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
-        """The global step, as far as this worker knows."""
+        """Return the global step, as far as this worker knows."""
         return self.runtime.session.global_step
 
 
@@ -472,6 +477,6 @@ def _writes(method: str, values: Iterable[tuple[Variable, Any]]) -> Iterator[Wri
 def _changed(
     moves: Sequence[tuple[Variable, MovedAverage]],
 ) -> list[tuple[Variable, MovedAverage]]:
-    """Averages without those of layers that have not computed in the step."""
+    """Drop averages of layers that have not computed in the step."""
     # A comparison by NumPy takes ten times as long.
     return [(v, each) for v, each in moves if each.after.tobytes() != each.before.tobytes()]

@@ -1,4 +1,4 @@
-"""How values of replicas become one: what a strategy reduces and gathers with.
+"""Reductions by which values of replicas become one: what a strategy reduces and gathers with.
 
 :class:`Reducer` is for the replicas of one worker; ``worker_reducer.py`` has the one for several
 workers.
@@ -25,8 +25,8 @@ class Reducer:
     """Reductions over the replicas of one worker.
 
     Args:
-        devices: One per replica.
-        cross_device_ops: How values of several devices become one.
+        devices: Devices of the replicas, one each.
+        cross_device_ops: Reduction of values of several devices to one.
     """
 
     def __init__(self, devices: Sequence[str], cross_device_ops: CrossDeviceOps) -> None:
@@ -39,7 +39,7 @@ class Reducer:
         return len(self._devices)
 
     def differs(self, value: Any) -> bool:
-        """Whether a value may differ between replicas; if not there is nothing to reduce."""
+        """Return whether a value may differ between replicas; if not there is nothing to reduce."""
         if isinstance(value, Mirrored):
             return False
         if isinstance(value, DistributedVariable):
@@ -63,7 +63,9 @@ class Reducer:
         return [self.reduce(op, value, where, options) for value, where in pairs]
 
     def reduce_to_host(self, op: ReduceOp, value: Any, axis: Any) -> Any:
-        """``strategy.reduce`` of one value; ``axis`` None: element-wise over replicas."""
+        """Reduce one value as ``strategy.reduce`` does; ``axis`` None: element-wise over
+        replicas.
+        """
         if not self.differs(value):
             if axis is None:
                 return self._of_equals(op, value)
@@ -79,7 +81,7 @@ class Reducer:
         return reduce_axis(op, values, axis)
 
     def _of_equals(self, op: ReduceOp, value: Any) -> Any:
-        """The reduction of a value that is equal on every replica: its mean is the value itself."""
+        """Reduce a value that is equal on every replica: its mean is the value itself."""
         single = value.values[0] if isinstance(value, DistributedValues) else value
         single = single.read_value() if is_variable(single) else single
         if op is ReduceOp.MEAN or self.num_replicas == 1:
@@ -94,13 +96,13 @@ class Reducer:
     def gather_to_all(
         self, value: DistributedValues, axis: int, options: CommunicationOptions | None
     ) -> Any:
-        """Values of all replicas put together along ``axis``, on every replica."""
+        """Put the values of all replicas together along ``axis``, on every replica."""
         return self._cross_device_ops.gather(value, value, axis, options)
 
     def gather_to_host(self, value: DistributedValues, axis: int) -> Any:
-        """Values of all replicas put together along ``axis``."""
+        """Put the values of all replicas together along ``axis``."""
         return self._cross_device_ops.gather(value, HOST, axis, None)
 
     def of_first_replica(self, value: DistributedValues) -> Any:
-        """What the first replica of all has."""
+        """Return the value of the first replica of all."""
         return value.values[0]

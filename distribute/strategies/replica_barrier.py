@@ -38,7 +38,7 @@ class _Call:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must agree between replicas: the code, and the variable it belongs to."""
+        """Key that must agree between replicas: the code, and the variable it belongs to."""
         if isinstance(self.function, Merging):
             return code_of(self.function.function), *self.function.agreed
         owner = getattr(self.function, "__self__", None)
@@ -47,17 +47,17 @@ class _Call:
 
 @dataclass(slots=True)
 class _ReplicaState:
-    """What the barrier knows of one replica.
+    """The state of one replica, as the barrier knows it.
 
     Attributes:
         gate: Opened when the merge it waits in has been carried out, or the run is aborted.
         finished: Opened by the thread that ran the replica, when it is through.
-        is_through: The same, to look at.
-        thread: That runs it.
+        is_through: Whether ``finished`` is open, to look at.
+        thread: Thread that runs it.
         has_turn: Whether it holds the turn, where replicas take turns.
         call: The merge it waits in.
-        answer: Its part of the merge's result.
-        result: What the replica returned.
+        answer: Part of the merge's result for the replica.
+        result: Result that the replica returned.
     """
 
     gate: threading.Lock = field(default_factory=closed_gate)
@@ -74,9 +74,9 @@ class ReplicaBarrier:
     """Where the replicas of one ``run`` wait for each other.
 
     Args:
-        strategy: Whose replicas they are.
-        count: How many there are on this worker.
-        in_turns: One replica runs at a time, from merge to merge, as in TensorFlow.
+        strategy: Strategy whose replicas they are.
+        count: Number of replicas on this worker.
+        in_turns: Whether one replica runs at a time, from merge to merge, as in TensorFlow.
     """
 
     def __init__(self, strategy: StrategyInterface, count: int, *, in_turns: bool = False) -> None:
@@ -156,7 +156,7 @@ class ReplicaBarrier:
         return answer
 
     def end(self, error: BaseException | None) -> None:
-        """A replica is through, or failed."""
+        """Note that a replica is through, or failed."""
         with self._lock:
             self.ended += 1
             if error is not None:
@@ -176,7 +176,9 @@ class ReplicaBarrier:
         self.waiting = 0
 
     def _disagree(self) -> bool:
-        """Whether the replicas are not all in one and the same merge; says where they are."""
+        """Return whether the replicas are not all in one and the same merge; says where they
+        are.
+        """
         calls = [slot.call for slot in self.slots]
         keys = {call.key for call in calls if call is not None}
         if self.ended == 0 and len(keys) == 1:
@@ -229,7 +231,7 @@ class ReplicaBarrier:
 
 
 def _stack_of(frame: FrameType | None) -> str:
-    """Where a thread is, in the program's own code."""
+    """Format where a thread is, in the program's own code."""
     if frame is None:
         return "    (its stack is gone)"
     stack = [

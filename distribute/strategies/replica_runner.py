@@ -44,12 +44,12 @@ class ReplicaRunner:
     """Runs functions on the local replicas of ``strategy``, one run at a time.
 
     Args:
-        strategy: Whose replicas these are.
-        devices: One per local replica.
+        strategy: Strategy whose replicas these are.
+        devices: Devices of the local replicas, one each.
         first_id: Number of the first of them among those in sync.
 
     Attributes:
-        in_turns: One replica runs at a time, from merge to merge.
+        in_turns: Whether one replica runs at a time, from merge to merge.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class ReplicaRunner:
         _runners.add(self)
 
     def forget_threads(self) -> None:
-        """In a forked process, which has none of the threads: begin anew."""
+        """Begin anew in a forked process, which has none of the threads."""
         self._busy, self._threads = threading.Lock(), []
 
     @property
     def strategy(self) -> StrategyInterface:
-        """Whose replicas these are."""
+        """Strategy whose replicas these are."""
         strategy = self._strategy()
         assert strategy is not None  # noqa: S101 - it is running this
         return strategy

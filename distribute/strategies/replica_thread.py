@@ -8,7 +8,7 @@ from ...core.process.threads import new_thread, nobody_waits
 
 
 def closed_gate() -> threading.Lock:
-    """A locked lock: acquiring it waits until another thread releases it."""
+    """Make a locked lock: acquiring it waits until another thread releases it."""
     gate = threading.Lock()
     gate.acquire()
     return gate

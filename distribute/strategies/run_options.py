@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 
 class RunOptions(NamedTuple):
-    """As ``tf.distribute.RunOptions``. Accepted without effect: shapes are never fixed ahead.
+    """Options of ``run``, as ``tf.distribute.RunOptions``. Accepted without effect: shapes are
+    never fixed ahead.
 
     Attributes:
         experimental_enable_dynamic_batch_size: TensorFlow's.

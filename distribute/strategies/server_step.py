@@ -38,7 +38,7 @@ _MAX_WAITING_BYTES = 4 * 1024 * 1024
 
 
 class ServerStep:
-    """One worker's steps, one after the other. Not thread-safe: its user holds a lock.
+    """Steps of one worker, one after the other. Not thread-safe: its user holds a lock.
 
     Args:
         runtime: Runtime of this task.
@@ -115,7 +115,7 @@ class ServerStep:
         self._take_writes()
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
-        """A variable's value: this step's, or outside of steps the current one.
+        """Read a variable's value: this step's, or outside of steps the current one.
 
         Args:
             name: The variable.
@@ -140,7 +140,7 @@ class ServerStep:
         return value
 
     def read_all(self, names: Sequence[str], *, arrived: bool) -> list[Array]:
-        """Values of several variables outside of steps, by one round trip.
+        """Read the values of several variables outside of steps, by one round trip.
 
         Args:
             names: Names of the variables.
@@ -159,7 +159,7 @@ class ServerStep:
             self._reads |= dict.fromkeys(names)
 
     def read_applied(self, names: Sequence[str]) -> list[Array]:
-        """Within a step, send what it has collected, and read what came of it."""
+        """Send what a step has collected, and read what came of it."""
         self._flush(names)
         missing = [name for name in names if name not in self._fresh]
         if missing:  # nothing was sent
@@ -288,7 +288,7 @@ class ServerStep:
         return not (self._prefetch or self._active) and self._session.is_plain
 
     def increment_alone(self) -> int:
-        """What a step beside the session adds to the global step."""
+        """Return what a step beside the session adds to the global step."""
         self.count.begin()
         return self.count.increment
 
@@ -352,7 +352,7 @@ class ServerStep:
 
         Args:
             pulls: For the next step.
-            read: What this step read; the next one may begin with it.
+            read: Values that this step read; the next one may begin with them.
         """
         pushes, beside = self._pushes, self._beside
         assigned, writes = self._take_writes()
@@ -407,14 +407,14 @@ class ServerStep:
     def _due(
         self, beside: list[Write], *, is_new_step: bool
     ) -> AbstractContextManager[list[Write]]:
-        """What of the gradients of rows travels now."""
+        """Choose the gradients of rows that travel now."""
         # A closure may be run again elsewhere, with its pushes.
         if self._session.pushes_for_closure:
             return nullcontext(beside)
         return self.delayed.due(beside, is_new_step=is_new_step)
 
     def _take_writes(self) -> tuple[dict[str, bytes], list[Write]]:
-        """What was written since the last push; the step goes on reading it."""
+        """Take what was written since the last push; the step goes on reading it."""
         writes, self._writes, self._written, self._waiting_bytes = self._writes, [], set(), 0
         if not self._active:
             assigned, self._assigned = self._assigned, {}
@@ -426,7 +426,7 @@ class ServerStep:
         return taken, writes
 
     def _arrived(self) -> StepResult | None:
-        """What the exchange under way brought; None if there is none."""
+        """Wait for the exchange under way; None if there is none."""
         pending, self._under_way = self._under_way, None
         if pending is None:
             return None
@@ -443,7 +443,9 @@ class ServerStep:
 
 
 def _values_of(writes: Sequence[Write]) -> dict[str, Array | IndexedSlices]:
-    """The values of writes by variable; one that is written again has a number behind its name."""
+    """Index the values of writes by variable; one that is written again has a number behind its
+    name.
+    """
     values: dict[str, Array | IndexedSlices] = {}
     for number, each in enumerate(writes):
         again = each.variable in values

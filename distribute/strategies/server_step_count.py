@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 class ServerStepCount:
-    """What of a worker's steps the servers have counted.
+    """The count of a worker's steps by the servers.
 
     Attributes:
         is_counted: Whether they have counted the step that is under way.
@@ -17,12 +17,12 @@ class ServerStepCount:
         self._joins = False
 
     def begin(self) -> None:
-        """A step begins: it is to be counted, unless it is a part of one that is."""
+        """Begin a step, which is to be counted, unless it is a part of one that is."""
         self.is_counted = self._joins or (self.is_counted and self._is_part)
 
     @property
     def increment(self) -> int:
-        """What the next push of the step adds to the global step."""
+        """Number that the next push of the step adds to the global step."""
         return 0 if self.is_counted else 1
 
     @contextmanager
@@ -36,7 +36,7 @@ class ServerStepCount:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Count nothing of what is pushed meanwhile: it belongs to the step before."""
+        """Count pushes in this block as part of the previous step."""
         self._joins = True
         try:
             yield

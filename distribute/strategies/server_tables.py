@@ -33,11 +33,11 @@ class ServerTables(TableRows):
     """Tables of a program on parameter servers. Thread-safe over a step's replicas.
 
     Args:
-        runtime: Of the task.
+        runtime: Runtime of the task.
         num_devices: Number of devices on which this task computes.
         step: The step that is under way.
         created: The program's variables.
-        lock: Of the strategy, whose calls come one after the other.
+        lock: Lock of the strategy, whose calls come one after the other.
         unique_name: Makes a name that no variable of the strategy has.
         prefetch: Whether a step begins with values from before its last push.
     """
@@ -80,14 +80,14 @@ class ServerTables(TableRows):
             return table
 
     def find_table(self, definition: VariableDefinition) -> PsTable:
-        """A growing table that another task created, as that task describes it."""
+        """Find a growing table that another task created, as that task describes it."""
         with self._lock:
             table = PsTable(definition)
             self._created.note(table)
             return table
 
     def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
-        """Rows of variables and tables as they are now, in one exchange."""
+        """Look up rows of variables and tables as they are now, in one exchange."""
         return self.lookup_states(wanted, ())[0]
 
     def lookup_states(
@@ -95,7 +95,8 @@ class ServerTables(TableRows):
         wanted: Sequence[tuple[Variable | PsTable, Array]],
         states: Sequence[tuple[PsTable, Array]],
     ) -> tuple[list[FoundRows], list[FoundRows]]:
-        """Rows as :meth:`lookup_rows`, and rows of tables with slots and counts, in one exchange.
+        """Look up rows as :meth:`lookup_rows` does, and rows of tables with slots and counts, in
+        one exchange.
 
         In a step variables of up to ``TINY_TABLE_BYTES`` are read whole, as others that it reads,
         unless the values that it reads were asked for before its last push (``prefetch``).
@@ -167,8 +168,8 @@ class ServerTables(TableRows):
         """Have gradients of a growing table wait for some steps, and travel summed.
 
         Args:
-            table: Its gradients are then pushed by every so many steps of this worker, when more
-                waits than ``max_bytes``, in :meth:`barrier`, and at the end of the program.
+            table: Table whose gradients are then pushed by every so many steps of this worker, when
+                more waits than ``max_bytes``, in :meth:`barrier`, and at the end of the program.
             steps: At least 1.
             max_bytes: Unit: bytes.
         """
@@ -199,7 +200,7 @@ class ServerTables(TableRows):
 
 
 def _comes_whole(variable: Variable | PsTable, ids: Array) -> bool:
-    """Whether a step reads the whole variable for these rows.
+    """Return whether a step reads the whole variable for these rows.
 
     Not if it has not all of them: the session says which.
     """

@@ -1,4 +1,5 @@
-"""What steps need of a strategy beyond TensorFlow's interface, with defaults for one worker.
+"""The part of a strategy that steps need beyond TensorFlow's interface, with defaults for one
+worker.
 
 Bridges, optimizers and jobs call it; a strategy of several workers or replicas overrides what
 differs.
@@ -22,7 +23,7 @@ Arguments = tuple[Any, ...] | list[Any]
 """Positional arguments of a function that replicas call."""
 
 Keywords = dict[str, Any] | None
-"""Its keyword arguments."""
+"""Type of keyword arguments."""
 
 
 def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = ValueError) -> None:
@@ -31,7 +32,7 @@ def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = Val
     Args:
         args: Positional ones.
         kwargs: Keyword arguments.
-        error: What TensorFlow raises here for positional ones that are none.
+        error: Class of the error that TensorFlow raises here for positional ones that are none.
 
     Raises:
         ValueError: As ``error``: ``args`` is neither a list nor a tuple.
@@ -56,7 +57,8 @@ class StepInterface:
         """Call ``fn`` on every local replica; as ``strategy.run``."""
 
     def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:  # noqa: ARG002
-        """Values of several variables, in order; as they are now, or in ``run`` as of the step.
+        """Read the values of several variables, in order; as they are now, or in ``run`` as of the
+        step.
 
         Args:
             variables: Variables of this strategy.
@@ -65,13 +67,13 @@ class StepInterface:
         return [variable.read_value() for variable in variables]
 
     def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
-        """The values of several variables in a merge of the replicas, with all that the step has
-        applied so far.
+        """Read the values of several variables in a merge of the replicas, with all that the step
+        has applied so far.
         """
         return self.read_all(variables)
 
     def same_step(self) -> AbstractContextManager[None]:
-        """While in it, steps outside of ``run`` belong to the one before, and are not counted."""
+        """Let steps outside of ``run`` belong to the one before in this block, uncounted."""
         return nullcontext()
 
     def will_read(self, variables: Sequence[Variable]) -> None:
@@ -86,17 +88,17 @@ class StepInterface:
         added: Sequence[tuple[Variable, Any]] = (),
         assigned: Sequence[tuple[Variable, Any]] = (),
     ) -> list[Any]:
-        """A step of its own, outside of ``run``: apply gradients, and read what they made.
+        """Make a step, outside of ``run``: apply gradients, and read what they made.
 
         Args:
             updates: Optimizers, each with pairs of gradient and variable.
             reads: Variables of this strategy.
-            averages: As :meth:`move_averages` takes them.
+            averages: Moving averages, as :meth:`move_averages` takes them.
             added: Variables, each with an array or IndexedSlices to add.
             assigned: Variables, each with its new value.
 
         Returns:
-            Their values after the step, in order.
+            Values after the step, in order.
         """
 
         def step() -> None:
@@ -123,10 +125,10 @@ class StepInterface:
         return None
 
     def note_write(self) -> None:
-        """A variable that the replicas share is being changed."""
+        """Note that a variable that the replicas share is being changed."""
 
     def scope_left(self) -> None:
-        """A ``with strategy.scope()`` ended without an error."""
+        """Note that a ``with strategy.scope()`` ended without an error."""
 
     def as_one_step(self) -> AbstractContextManager[None]:
         """Count what is done in the block as one global step.
@@ -149,7 +151,8 @@ class StepInterface:
             variable.assign(moved.after)
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
-        """Whether a step's deltas, made by an optimizer of this worker, are to change nothing.
+        """Decide whether a step's deltas, made by an optimizer of this worker, are to change
+        nothing.
 
         They are if they hold NaN or infinity, where a job's other workers would suffer. In sync
         every worker asks, with the same deltas.
@@ -164,12 +167,14 @@ class StepInterface:
         return False
 
     def iterations(self, variables: Sequence[Variable]) -> int:
-        """How often an optimizer has updated these variables."""
+        """Return how often an optimizer has updated these variables."""
         updates = (holder.updates for each in variables for holder in holders_of(each))
         return max(updates, default=0)
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
+        """Return whether ``mine`` is true on any synchronous worker; every one of them must call
+        this.
+        """
         return mine
 
     def barrier(self, timeout_s: float) -> None:

@@ -31,8 +31,8 @@ class StepsAlone:
     """Each of its steps is one of its own, outside of ``run``.
 
     Args:
-        strategy: Whose variables they change.
-        runtime: Its ``in_process`` has the only parameter server.
+        strategy: Strategy whose variables they change.
+        runtime: Runtime of the task; its ``in_process`` has the only parameter server.
         step: Counts steps.
         lock: The strategy's; held during a step.
         define: Makes variables known that were just created.
@@ -63,7 +63,7 @@ class StepsAlone:
         Args:
             trained: Variables that steps change, each with the array that has its value: on the
                 host, writable, of the variable's shape and dtype.
-            others: The same of what the program alone changes.
+            others: Variables that the program alone changes, in the form of ``trained``.
             adopt: For :meth:`apply`; False: for :meth:`by_program`.
 
         Returns:
@@ -181,7 +181,7 @@ class StepsAlone:
             return True
 
     def _may_step(self) -> bool:
-        """Whether this is outside of ``run``."""
+        """Return whether this is outside of ``run``."""
         if is_running(self._strategy):
             return False
         require_own(self._strategy, "this store")

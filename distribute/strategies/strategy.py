@@ -35,7 +35,7 @@ from .step_interface import Arguments, Keywords, require_call_arguments
 
 
 class Scope:
-    """What ``strategy.scope()`` returns. Reading it in ``with … as`` gives the strategy."""
+    """A scope of a strategy. Reading it in ``with … as`` gives the strategy."""
 
     def __init__(self, strategy: "Strategy") -> None:
         self._strategy = strategy
@@ -73,7 +73,7 @@ class Scope:
 
 
 class Strategy(Shown):
-    """As ``tf.distribute.Strategy``: state and computation over a set of replicas."""
+    """A strategy like ``tf.distribute.Strategy``: state and computation over a set of replicas."""
 
     _is_chosen = True  # by a program: the default strategy is there anyway
 
@@ -124,7 +124,9 @@ class Strategy(Shown):
 
     @property
     def num_training_tasks(self) -> int:
-        """How many tasks train, the chief among them: so many parts an input may be cut into."""
+        """Number of tasks that train, the chief among them: so many parts an input may be cut
+        into.
+        """
         return self._extended.num_input_pipelines
 
     @property
@@ -140,7 +142,7 @@ class Strategy(Shown):
         it. TensorFlow has none in its API.
 
         Args:
-            timeout_s: How long to wait. Unit: seconds, > 0.
+            timeout_s: Longest time to wait. Unit: seconds, > 0.
 
         Raises:
             CollectiveTimeoutError: A worker did not come in time; names it.
@@ -168,7 +170,9 @@ class Strategy(Shown):
             then()
 
     def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
-        """As ``extended.colocate_vars_with``, which is TensorFlow's newer name of it."""
+        """Put variables where this one is, as ``extended.colocate_vars_with``, TensorFlow's newer
+        name of it.
+        """
         return self._extended.colocate_vars_with(colocate_with_variable)
 
     def run(
@@ -197,14 +201,15 @@ class Strategy(Shown):
         return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
-        """One value out of one per replica, on the host.
+        """Reduce values of the replicas to one, on the host.
 
         Args:
             reduce_op: SUM or MEAN, also as a string in any case.
             value: Nested; PerReplica leaves are reduced.
-            axis: None: element-wise over replicas. Integer(s): over these axes of each replica too;
-                MEAN is then the total sum over the total count, so uneven batches weigh by their
-                size.
+            axis: Axes to reduce over; None: element-wise over replicas. Integer(s): over these axes
+                of each replica too; MEAN is then the total sum over the total count, so uneven
+                batches weigh by their size. Integer(s): over these axes of each replica too; MEAN
+                is then the total sum over the total count, so uneven batches weigh by their size.
 
         Raises:
             RuntimeError: In replica context.
@@ -217,7 +222,7 @@ class Strategy(Shown):
         )
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Per-replica values concatenated on the host along an axis, where lengths may differ.
+        """Concatenate per-replica values on the host along an axis, where lengths may differ.
 
         Raises:
             RuntimeError: In replica context.
@@ -237,19 +242,21 @@ class Strategy(Shown):
         return map_structure(gather_leaf, value)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """One value per local replica; a 1-tuple of what is not distributed."""
+        """Split a value by local replicas; a 1-tuple of what is not distributed."""
         return local_results(value, len(self._extended.replica_devices))
 
     unwrap = experimental_local_results
 
     def group(self, value: Any, name: str | None = None) -> None:
-        """TensorFlow's: joins operations of a graph. Here everything has happened already."""
+        """Do nothing: TensorFlow joins operations of a graph. Here everything has happened
+        already.
+        """
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """One value per local replica from ``value_fn(ValueContext)``; with one replica,
-        the value.
+        """Make a value per local replica by ``value_fn(ValueContext)``; with one replica, the
+        value.
         """
         require_cross_replica(self, "experimental_distribute_values_from_function")
         extended = self._extended
@@ -267,7 +274,7 @@ class Strategy(Shown):
 
         Args:
             dataset: Batches: see :func:`ropewalk.data.as_dataset` for what is taken.
-            options: How it is sharded between workers and prefetched.
+            options: Options of how it is sharded between workers and prefetched.
         """
         return distribute_dataset(self._extended, dataset, options)
 
@@ -276,7 +283,8 @@ class Strategy(Shown):
         dataset_fn: Callable[[InputContext], Any],
         options: InputOptions | None = None,
     ) -> DistributedDataset:
-        """Datasets of per-replica batches; ``dataset_fn(InputContext)`` is called once per worker.
+        """Distribute datasets of per-replica batches; ``dataset_fn(InputContext)`` is called once
+        per worker.
 
         Nothing is rebatched or sharded: consecutive elements go to consecutive replicas.
         """

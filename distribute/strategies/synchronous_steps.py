@@ -53,14 +53,14 @@ class Workers(Protocol):
 
     @property
     def rank(self) -> int:
-        """This one's number."""
+        """Number of this worker."""
 
     @property
     def members(self) -> Sequence[TaskId]:
         """All, by rank."""
 
     def all_reduce(self, values: Array) -> Array:
-        """The sum over all of them."""
+        """Sum values over all workers."""
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
         """Wait for all of them."""
@@ -75,11 +75,11 @@ class OneWorker:
         self.members = (task,)
 
     def all_reduce(self, values: Array) -> Array:
-        """The sum over one."""
+        """Return the values: the sum over one worker."""
         return values
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """No worker to wait for."""
+        """Return at once: there is no worker to wait for."""
 
 
 class SynchronousSteps:
@@ -208,12 +208,12 @@ class SynchronousSteps:
         self.end()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         if not self._is_part:
             self._is_running, self._has_changed = True, False
 
     def note_write(self, *, by_hand: bool = False) -> None:
-        """What the replicas have in common changes.
+        """Note that what the replicas have in common changes.
 
         Args:
             by_hand: The program changes it between two steps.
@@ -222,7 +222,7 @@ class SynchronousSteps:
         self._by_hand += by_hand
 
     def end(self) -> None:
-        """A step has ended without an error.
+        """End a step without an error.
 
         Raises:
             IncompatibleError: Workers have not made the same changes between steps.
@@ -293,7 +293,7 @@ class SynchronousSteps:
     # -- snapshots ---------------------------------------------------------------------------
 
     def last_snapshot(self, *, together: bool) -> Snapshot | None:
-        """The variables of a program that has ended; None if they do not belong together.
+        """Take the variables of a program that has ended; None if they do not belong together.
 
         Args:
             together: Every worker calls this. Otherwise a value that needs all workers, or a step
@@ -321,7 +321,7 @@ class SynchronousSteps:
         return self._snapshot()
 
     def _snapshot(self) -> Snapshot:
-        """Copies of the variables on the first worker; the others only take part."""
+        """Copy the variables on the first worker; the others only take part."""
         copies: dict[str, SavedVariable] = {}
         for name, variable in self._variables.items():
             value = saved_value(variable) if _is_shared(variable) else None
@@ -331,7 +331,7 @@ class SynchronousSteps:
 
 
 def _is_shared(variable: Variable) -> bool:
-    """Whether its value is made of every worker's."""
+    """Return whether a variable's value is made of every worker's."""
     return isinstance(variable, SyncOnReadVariable) and not _has_no_value(variable)
 
 
@@ -344,8 +344,8 @@ def _require_same_changes(workers: Workers, changes: Sequence[int], step: int) -
     """Refuse workers of which some have changed variables that others have not.
 
     Args:
-        workers: Those in sync.
-        changes: How many each has made between steps so far, by rank.
+        workers: Workers in sync.
+        changes: Number of changes that each has made between steps so far, by rank.
         step: The one after which they were counted.
 
     Raises:
@@ -368,7 +368,7 @@ def _require_same_changes(workers: Workers, changes: Sequence[int], step: int) -
 def _stop_error(
     members: Sequence[TaskId], rank: int, asked: Sequence[TaskId], step: int
 ) -> RopewalkError:
-    """The error of a worker that ends because others were asked to stop."""
+    """Make the error of a worker that ends because others were asked to stop."""
     task, names = members[rank], " and ".join(str(member) for member in asked)
     if members[0] in asked:
         return JobStoppedError(f"{task} ends because {names} was asked to stop", task=task)

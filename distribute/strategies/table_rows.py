@@ -44,7 +44,8 @@ class TableRows:
         )
 
     def lookup_rows(self, wanted: Sequence[tuple[Variable | PsTable, Array]]) -> list[FoundRows]:
-        """Rows of variables and tables as they are now; from parameter servers in one exchange.
+        """Look up rows of variables and tables as they are now; from parameter servers in one
+        exchange.
 
         Args:
             wanted: Pairs of a variable and numbers of its rows, or a table and keys: int64, shape
@@ -65,10 +66,11 @@ class TableRows:
         wanted: Sequence[tuple[Variable | PsTable, Array]],
         states: Sequence[tuple[PsTable, Array]],  # noqa: ARG002 - of growing tables, on servers
     ) -> tuple[list[FoundRows], list[FoundRows]]:
-        """Rows as :meth:`lookup_rows` gives them, and rows of growing tables with slots and counts.
+        """Look up rows as :meth:`lookup_rows` does, and rows of growing tables with slots and
+        counts.
 
         Args:
-            wanted: As for :meth:`lookup_rows`.
+            wanted: Pairs of variable or table and ids, as for :meth:`lookup_rows`.
             states: Pairs of a growing table and keys: int64, shape ``(n,)``.
 
         Returns:
@@ -83,7 +85,7 @@ class TableRows:
         """Look up rows for a later step: from another thread, while this one computes.
 
         Args:
-            wanted: As for :meth:`lookup_rows`.
+            wanted: Pairs of variable or table and ids, as for :meth:`lookup_rows`.
 
         Returns:
             Function that gives what :meth:`lookup_rows` would: rows that this task has changed
@@ -103,7 +105,7 @@ class TableRows:
         """Prepare for lookups by :meth:`look_up_ahead`.
 
         Args:
-            count: How many there will be before the gradients of the first come.
+            count: Number of lookups before the gradients of the first come.
 
         Raises:
             ConfigurationError: This task has several devices.

@@ -32,8 +32,8 @@ class WorkersReducer(Reducer):
     """Reductions over the replicas of all workers; every one of them makes the same calls.
 
     Args:
-        devices: One per replica of this worker; every worker has as many.
-        cross_device_ops: How values of several of them become one.
+        devices: Devices of this worker's replicas, one each; every worker has as many.
+        cross_device_ops: Reduction of values of several of them to one.
         group: The workers.
         options: Where a call gives none.
     """
@@ -60,7 +60,9 @@ class WorkersReducer(Reducer):
         return len(self._devices) * self._group.size
 
     def differs(self, value: Any) -> bool:
-        """Also a plain value, with one replica per worker: ``run`` returns that unwrapped."""
+        """Return whether a value differs, also a plain one, with one replica per worker: ``run``
+        returns that unwrapped.
+        """
         if isinstance(value, DistributedValues) or is_variable(value):
             return super().differs(value)
         return len(self._devices) == 1 and self._group.size > 1
@@ -104,7 +106,7 @@ class WorkersReducer(Reducer):
         nccl: NcclLink | None,
         options: CommunicationOptions | None,
     ) -> "_LocalSums":
-        """The sum over this worker's replicas, where it goes on from."""
+        """Sum over this worker's replicas, where it goes on from."""
         parts, kind = on_every_replica(value, 1), None
         if op is ReduceOp.MEAN and not is_sparse(parts):
             arrays = [as_array(part) for part in parts.values]
@@ -125,7 +127,7 @@ class WorkersReducer(Reducer):
         nccl: NcclLink | None,
         options: CommunicationOptions,
     ) -> Iterator[tuple["_LocalSums", Any]]:
-        """Each array reduced over the workers, packed on its way."""
+        """Reduce each array over the workers, packed on its way."""
         packs = [
             [dense[group[i]] for i in pack]
             for group in by_dtype([local.total for local in dense])
@@ -186,7 +188,7 @@ class WorkersReducer(Reducer):
         return divided(total, int(counts[0]), values[0].dtype)
 
     def gather_to_host(self, value: DistributedValues, axis: int) -> Any:
-        """Values of the replicas of all workers put together."""
+        """Put the values of the replicas of all workers together."""
         local = concatenate([to_host(part) for part in value.values], axis)
         # The ring gathers along the first axis.
         everyones = self._group.all_gather(np.moveaxis(local, axis, 0))
@@ -198,11 +200,11 @@ class WorkersReducer(Reducer):
         axis: int,
         options: CommunicationOptions | None,  # noqa: ARG002 - of use to another reducer
     ) -> Any:
-        """Values of the replicas of all workers put together, on every replica."""
+        """Put the values of the replicas of all workers together, on every replica."""
         return mirror(self.gather_to_host(value, axis), self._devices)
 
     def of_first_replica(self, value: DistributedValues) -> Any:
-        """What the first replica of the first worker has."""
+        """Return the value of the first replica of the first worker."""
         first = value.values[0]
         if isinstance(first, IndexedSlices):
             rows = self._group.all_gather(np.asarray(first.values))[0]
@@ -211,11 +213,11 @@ class WorkersReducer(Reducer):
 
 
 class _LocalSums(NamedTuple):
-    """What this worker's replicas have of a value.
+    """The sum of a value over this worker's replicas.
 
     Attributes:
-        number: Its place among the values.
-        total: Their sum: an array, or rows.
+        number: Place of the value among all.
+        total: Sum of the replicas: an array, or rows.
         kind: The dtype of the result.
     """
 
@@ -225,7 +227,7 @@ class _LocalSums(NamedTuple):
 
 
 def _parts(pack: Sequence[_LocalSums], flat: Any) -> Iterator[tuple[_LocalSums, Any]]:
-    """Results of a pack, each in its dtype."""
+    """Yield the results of a pack, each in its dtype."""
     for local, total in zip(pack, split(flat, [each.total for each in pack]), strict=True):
         with beside(total):
             reduced = total.astype(local.kind, copy=False)
