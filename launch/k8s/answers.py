@@ -23,7 +23,7 @@ class ByteChunks:
         self._response = response
 
     def __iter__(self) -> Iterator[bytes]:
-        """The chunks.
+        """Yield the chunks.
 
         Raises:
             RefusedRequestError: The connection broke off.
@@ -45,7 +45,7 @@ _WARNING = re.compile(r'^\d{3} \S+ "(.*)"$', re.S)
 
 
 def warnings_of(response: Any) -> list[str]:
-    """What the API server warns of beside its answer, e.g. that pods would break a policy.
+    """Find what the API server warns of beside its answer, e.g. that pods would break a policy.
 
     Source: RFC 7234, section 5.5: ``299 - "would violate PodSecurity …"``, one a header.
     """
@@ -56,7 +56,9 @@ def warnings_of(response: Any) -> list[str]:
 
 
 def refused(error: Exception) -> Exception:
-    """The client's error as a refusal; one that is no answer and no lost connection stays."""
+    """Convert the client's error to a refusal; one that is no answer and no lost connection
+    stays.
+    """
     status = getattr(error, "status", None)
     if isinstance(status, int) and status:
         body = getattr(error, "body", "") or ""

@@ -56,8 +56,8 @@ def apply_job(
     Args:
         api: The Kubernetes API.
         job: The job.
-        form: What it is made of.
-        code: Its code, if that is not in the image.
+        form: Form of the job's objects.
+        code: Code of the job, if that is not in the image.
         force: Take over fields that other managers own.
         dry_run: Only check.
         replace: Delete the job's tasks first, and wait until they have left. Volumes stay.
@@ -110,7 +110,7 @@ def _refuse_other_form(api: KubernetesApi, name: str, live: Observed, form: Form
 
 
 def _form_of(api: KubernetesApi, name: str, live: Observed) -> Form | None:
-    """What a job is made of; None: it is not there."""
+    """Find what a job is made of; None: it is not there."""
     if not live.jobs and not live.stateful_sets:
         return None
     owners = [owner for job in live.jobs for owner in job["metadata"].get("ownerReferences") or []]
@@ -201,7 +201,7 @@ def _problems(
     force: bool,
     anew: bool,
 ) -> list[Problem]:
-    """What the API server does not accept; ``anew``: of tasks that will have been deleted."""
+    """List what the API server does not accept; ``anew``: of tasks that will have been deleted."""
     problems = []
     for document in documents:
         kind, name = document["kind"], document["metadata"]["name"]
@@ -220,13 +220,15 @@ def _problems(
 
 
 def _under_another_name(document: Json) -> Json:
-    """The same object as a new one. The name is as long, since lengths are checked too."""
+    """Rename an object, as a new one. The name is as long, since lengths are checked too."""
     name = document["metadata"]["name"]
     return {**document, "metadata": {**document["metadata"], "name": f"{name[:-5]}check"}}
 
 
 def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> RopewalkError:
-    """One sentence for objects that were refused in a dry run; ``again``: what replaces them."""
+    """Make one sentence for objects that were refused in a dry run; ``again``: what replaces
+    them.
+    """
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:
         first = others[0]

@@ -24,7 +24,7 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
 
 
 def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
-    """The API of a context of the kubeconfig; inside a pod without one, of its cluster.
+    """Connect to the API of a context of the kubeconfig; inside a pod without one, of its cluster.
 
     Raises:
         ConfigurationError: The package is not installed, or nothing says where the API is.
@@ -66,13 +66,13 @@ class KubernetesApi:
         self._requests.on_warning = told
 
     def now(self) -> datetime:
-        """The time of day, by which ages are told."""
+        """Read the time of day, by which ages are told."""
         return datetime.now(UTC)
 
     # -- objects -----------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> Json | None:
-        """An object; None if there is none."""
+        """Get an object; None if there is none."""
         try:
             return self._json("get", kind, name)
         except RefusedRequestError as error:
@@ -81,7 +81,7 @@ class KubernetesApi:
             raise error_of(error.refusal, f"get {kind} {name}", self.where) from error
 
     def exists(self, kind: str, name: str) -> bool:
-        """Whether there is such an object. Its contents, a Secret's say, are not fetched."""
+        """Return whether there is such an object. Its contents, a Secret's say, are not fetched."""
         try:
             self._json("get", kind, name, accept=_METADATA)
         except RefusedRequestError as error:
@@ -120,7 +120,7 @@ class KubernetesApi:
         return None
 
     def apply(self, body: Json, *, force: bool = False, dry_run: bool = False) -> Json:
-        """Server-side apply, as the field manager of this command.
+        """Apply an object server-side, as the field manager of this command.
 
         Raises:
             IncompatibleError: Another manager owns a field (409), and ``force`` is off.
@@ -168,7 +168,7 @@ class KubernetesApi:
         return True
 
     def list_all(self, kind: str, selector: str = "", fields: str = "") -> Listing:
-        """All objects of a kind that a label selector and a field selector select."""
+        """List all objects of a kind that a label selector and a field selector select."""
         return self._told(f"list {kind}s", lambda: self._list(kind, selector, fields))
 
     def _list(self, kind: str, selector: str, fields: str) -> Listing:
@@ -195,7 +195,7 @@ class KubernetesApi:
     # -- streams -----------------------------------------------------------------------------
 
     def watch(self, kind: str, selector: str, version: str, timeout_s: int) -> ByteChunks:
-        """Chunks of a watch from ``version`` on; it ends after ``timeout_s``, or earlier.
+        """Watch objects, in chunks, from ``version`` on; it ends after ``timeout_s``, or earlier.
 
         Raises:
             RefusedRequestError: There was no answer.
@@ -220,7 +220,7 @@ class KubernetesApi:
         previous: bool = False,
         tail: int = -1,
     ) -> ByteChunks:
-        """Chunks of a container's log, each line behind its time.
+        """Read a container's log, in chunks, each line behind its time.
 
         Args:
             pod: Name of the pod.

@@ -24,7 +24,9 @@ from .names import CODE, labels
 Json = dict[str, Any]
 
 PART_BYTES = 768 * 1024
-"""Of a package in one ConfigMap: an object may hold 1 MiB, and this leaves room for the rest."""
+"""Bytes of a package in one ConfigMap: an object may hold 1 MiB, and this leaves room for the
+rest.
+"""
 
 MOST_PARTS = 8
 """ConfigMaps of one package: 6 MiB compressed. Every pod of the job reads all of them."""
@@ -94,14 +96,16 @@ def pack_code(
 
 
 def _names_of(file: Path, folder: Path) -> set[str]:
-    """The names by which a file is found in a project, a link and what it leads to; none if not."""
+    """Find the names by which a file is found in a project, a link and what it leads to; none if
+    not.
+    """
     root = folder.resolve()
     places = {file.parent.resolve() / file.name, file.resolve()}
     return {str(place.relative_to(root)) for place in places if place.is_relative_to(root)}
 
 
 def _refuse_keys(folder: Path, package: Package) -> None:
-    """A ConfigMap is read by many who may not read a Secret."""
+    """Refuse private keys: a ConfigMap is read by many who may not read a Secret."""
     for name in package.names:
         if name.endswith(_KEY_FILES) and _KEY in (folder / name).read_bytes():
             raise ProjectError(
@@ -150,7 +154,7 @@ def _refuse_requirements(folder: Path, package: Package) -> None:
 
 
 def _of_ropewalk() -> set[str]:
-    """What every image with Ropewalk has: Ropewalk, and what it needs itself."""
+    """List what every image with Ropewalk has: Ropewalk, and what it needs itself."""
     try:
         needed = metadata.requires("ropewalk") or []
     except metadata.PackageNotFoundError:  # a source tree that was not installed
@@ -160,7 +164,7 @@ def _of_ropewalk() -> set[str]:
 
 
 def config_maps(job: JobFile, code: ShippedCode) -> list[Json]:
-    """The ConfigMaps that hold the package, one for each part. They cannot be changed."""
+    """Make the ConfigMaps that hold the package, one for each part. They cannot be changed."""
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
     data = code.package.data
     return [
@@ -184,7 +188,9 @@ def _encoded(part: bytes) -> str:
 
 
 def with_code(template: Json, code: ShippedCode) -> Json:
-    """A pod template whose container unpacks the package, and runs the program in its folder."""
+    """Change a pod template so that its container unpacks the package, and runs the program in its
+    folder.
+    """
     spec = template["spec"]
     sources = [{"configMap": {"name": name}} for name in code.names]
     volumes: list[Json] = [

@@ -32,7 +32,7 @@ def json_option(command: Any) -> Any:
 
 
 def find_job(job_file: str, name: str, context: str, namespace: str) -> "tuple[KubernetesApi, str]":
-    """The API and the name of a job: from --name, else from the job file."""
+    """Find the API and the name of a job: from --name, else from the job file."""
     if name:
         return connect_api(context, namespace, None), name
     from ..job.reading import read_job
@@ -42,7 +42,7 @@ def find_job(job_file: str, name: str, context: str, namespace: str) -> "tuple[K
 
 
 def connect_api(context: str, namespace: str, job: "JobFile | None") -> "KubernetesApi":
-    """The API of a context; the namespace is the flag's, else the job file's."""
+    """Connect to the API of a context; the namespace is the flag's, else the job file's."""
     from .client import connect
 
     said = job.kubernetes.namespace if job is not None else ""

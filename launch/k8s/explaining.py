@@ -19,11 +19,11 @@ _GRANTS = "attempting to grant RBAC permissions not currently held"
 
 
 def error_of(refusal: Refusal, what: str, where: Where) -> RopewalkError:
-    """The error of a refusal that is final.
+    """Make the error of a refusal that is final.
 
     Args:
         refusal: The answer.
-        what: What was tried, e.g. ``"apply Job digits-worker"``.
+        what: Action that was tried, e.g. ``"apply Job digits-worker"``.
         where: Cluster and namespace.
     """
     if refusal.is_missing_namespace:
@@ -80,7 +80,7 @@ def error_of(refusal: Refusal, what: str, where: Where) -> RopewalkError:
 
 
 def missing_namespace(where: Where) -> NotFoundError:
-    """The namespace does not exist; says how to make it."""
+    """Make the error of a namespace that does not exist; says how to make it."""
     context = f" --context {where.context}" if where.context else ""
     return NotFoundError(
         f"there is no namespace {where.namespace}; `kubectl create namespace {where.namespace}"
@@ -90,7 +90,7 @@ def missing_namespace(where: Where) -> NotFoundError:
 
 
 def _binding(refusal: Refusal, where: Where) -> str:
-    """A command that binds the account of the refusal to the role that has the right."""
+    """Write a command that binds the account of the refusal to the role that has the right."""
     reads = any(f" cannot {verb} " in refusal.message for verb in ("get", "list", "watch"))
     role = "ropewalk-viewer" if reads else "ropewalk-operator"
     return grant(account_of(refusal.message), role, where.namespace)

@@ -1,4 +1,4 @@
-"""What a job is made of on Kubernetes: plain objects, or one object of a controller. Pure."""
+"""Form of a job on Kubernetes: plain objects, or one object of a controller. Pure."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ class Form(StrEnum):
         return self is not Form.OBJECTS
 
     def is_set(self, job: "JobFile", role: str) -> bool:
-        """Whether a StatefulSet makes the pods of a role, and replaces lost ones at once."""
+        """Return whether a StatefulSet makes the pods of a role, and replaces lost ones at once."""
         at_once = role == PS or (job.kubernetes.at_once and role != EVALUATOR)
         return at_once and not self.is_one_object
 

@@ -24,7 +24,7 @@ VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 
 
 def with_gang(template: Json, job: JobFile, form: Form) -> Json:
-    """A pod template that belongs to the job's gang, if the job file asks for one."""
+    """Make a pod template belong to the job's gang, if the job file asks for one."""
     gang = job.kubernetes.gang
     if gang is None:
         return template
@@ -46,13 +46,13 @@ def with_gang(template: Json, job: JobFile, form: Form) -> Json:
 
 
 def queue_labels(job: JobFile) -> dict[str, str]:
-    """Labels by which Kueue admits the one object of a job."""
+    """Make the labels by which Kueue admits the one object of a job."""
     gang = job.kubernetes.gang
     return {QUEUE_NAME: gang.queue} if gang and gang.by == "kueue" else {}
 
 
 def pod_groups(job: JobFile) -> list[Json]:
-    """The PodGroup of a job, for the schedulers that go by one."""
+    """Make the PodGroup of a job, for the schedulers that go by one."""
     gang = job.kubernetes.gang
     if gang is None:
         return []
@@ -72,7 +72,7 @@ def pod_groups(job: JobFile) -> list[Json]:
 
 
 def gang_of(workers: Json) -> str:
-    """Who admits the pods of a Job as a gang, for people; empty: it has none.
+    """Name who admits the pods of a Job as a gang, for people; empty: it has none.
 
     Args:
         workers: The Job as the API has it.

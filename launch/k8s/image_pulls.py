@@ -17,7 +17,7 @@ _LONGEST = 200
 
 
 def pull_cause(texts: Iterable[str]) -> str:
-    """The innermost cause in these messages, e.g. ``no such host``; empty: none says one.
+    """Find the innermost cause in these messages, e.g. ``no such host``; empty: none says one.
 
     Args:
         texts: Messages of the container's status and of the pod's events, the best one first.

@@ -14,12 +14,12 @@ _PERMANENT = list(range(1, 128))  # docs/exit-codes.md: a restart would fail aga
 
 
 def indexed_job(job: JobFile, role: str, template: Json) -> Json:
-    """The spec of a role's Job.
+    """Make the spec of a role's Job.
 
     Args:
         job: The job.
         role: The role.
-        template: What its pods are made from.
+        template: Template of its pods.
     """
     count = job.count(role)
     (container,) = template["spec"]["containers"]
@@ -54,7 +54,7 @@ def _final_codes(job: JobFile) -> list[int]:
 
 
 def _times(job: JobFile) -> Json:
-    """When a Job is ended, and when one that has ended is deleted, if the job file says so."""
+    """Set when a Job is ended, and when one that has ended is deleted, if the job file says so."""
     kubernetes = job.kubernetes
     deadline = {"activeDeadlineSeconds": kubernetes.deadline_s} if kubernetes.deadline_s else {}
     keep = {"ttlSecondsAfterFinished": kubernetes.keep_s} if kubernetes.keep_s >= 0 else {}

@@ -40,18 +40,18 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """One task, and its newest pod.
+    """A task, and its newest pod.
 
     Attributes:
         task: ``worker:1``.
-        state: As :class:`PodState`'s, or ``Missing``.
+        state: State of the pod, as in :class:`PodState`, or ``Missing``.
         age_s: Age of the pod; None: there is none.
-        pod: Its name; empty: there is none.
+        pod: Name of the pod; empty: there is none.
         node: Where it runs; empty: nowhere yet.
         restarts: Restarts of its container, and pods of the task that failed before.
         exit_code: Exit code of its last container that ended.
         reason: Why it does not run.
-        remedy: What to do.
+        remedy: Advice what to do.
     """
 
     task: str
@@ -81,7 +81,7 @@ class ClusterStatus:
         exit_code: With which a command that waited for it ends: 0 when done, the failed task's
             when failed; None while it goes on.
         tasks: By role and index.
-        progress: What its chief has written, if it may.
+        progress: Progress that its chief has written, if it may.
     """
 
     name: str
@@ -98,11 +98,11 @@ class ClusterStatus:
 
 
 def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
-    """What is known of a job.
+    """Describe what is known of a job.
 
     Args:
         name: Name of the job.
-        seen: Its objects.
+        seen: Objects of the job.
         now: The time, with a zone.
     """
     events = _by_object(seen.events)
@@ -191,7 +191,9 @@ def _without_pod(
 
 
 def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, str, int | None]:
-    """Phase, reason and exit code: the Jobs say how it ended, whatever pods and logs look like."""
+    """Find phase, reason and exit code: the Jobs say how it ended, whatever pods and logs look
+    like.
+    """
     for role in (CHIEF, WORKER, EVALUATOR):
         failed = condition(owners.get(role), "Failed")
         # The evaluator's failure does not stop training, and counts when that has ended.
@@ -207,8 +209,8 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
 def _phase_of_sets(
     owners: Mapping[str, Json], tasks: Sequence[TaskLine], record: Json | None
 ) -> tuple[str, str, int | None]:
-    """Phase, reason and exit code where a StatefulSet makes the pod of the chief: its container
-    has written how the job ended.
+    """Find phase, reason and exit code where a StatefulSet makes the pod of the chief: its
+    container has written how the job ended.
     """
     data = (record or {}).get("data") or {}
     ended = str(data.get(ENDED) or "")
@@ -232,8 +234,8 @@ def _phase_that_goes_on(
 
 
 def _why_stuck(leader: str, tasks: Sequence[TaskLine]) -> str:
-    """Why the job does not go on: its chief has failed and is tried again, or a ps has failed for
-    good, which a StatefulSet starts again all the same.
+    """Say why the job does not go on: its chief has failed and is tried again, or a ps has failed
+    for good, which a StatefulSet starts again all the same.
     """
     for line in tasks:
         permanent = line.role == PS and line.exit_code and not is_retryable(line.exit_code)
@@ -244,7 +246,9 @@ def _why_stuck(leader: str, tasks: Sequence[TaskLine]) -> str:
 
 
 def is_left_over(seen: Observed) -> bool:
-    """Whether all that there is of a job is what its chief has ended, whose own Job was deleted."""
+    """Return whether all that there is of a job is what its chief has ended, whose own Job was
+    deleted.
+    """
     is_led = any(_component(each) == CHIEF for each in (*seen.jobs, *seen.stateful_sets))
     runs = [each for each in seen.jobs if not (each.get("spec") or {}).get("suspend")]
     pods = sum(_wanted(each) for each in seen.stateful_sets)
@@ -252,7 +256,9 @@ def is_left_over(seen: Observed) -> bool:
 
 
 def _phase_of_one_object(item: Json) -> tuple[str, str, int | None]:
-    """Phase, reason and exit code of a JobSet or TrainJob without Jobs, not yet or no longer."""
+    """Find phase, reason and exit code of a JobSet or TrainJob without Jobs, not yet or no
+    longer.
+    """
     kind = str(item.get("kind", "JobSet"))
     if condition(item, "Completed") or condition(item, "Complete"):
         return "Done", "", 0
@@ -266,8 +272,8 @@ def _phase_of_one_object(item: Json) -> tuple[str, str, int | None]:
 def _phase_without_jobs(
     name: str, seen: Observed, events: Mapping[tuple[str, str], list[Json]]
 ) -> tuple[str, str, int | None]:
-    """Phase, reason and exit code when there are no Jobs (any more), as those that had ended are
-    deleted after ``keep_s``: what the chief wrote last, or what the events of its Job say.
+    """Find phase, reason and exit code when there are no Jobs (any more), as those that had ended
+    are deleted after ``keep_s``: what the chief wrote last, or what the events of its Job say.
     """
     said = (seen.record or {}).get("data") or {}
     match said.get("phase"):
@@ -333,7 +339,7 @@ def _component(item: Json) -> str:
 
 
 def _by_object(events: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
-    """Events by the kind and name of what they are about, oldest first."""
+    """Group events by the kind and name of what they are about, oldest first."""
     found: dict[tuple[str, str], list[Json]] = {}
     for event in sorted(events, key=_when):
         about = event.get("involvedObject") or {}
@@ -342,7 +348,7 @@ def _by_object(events: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
 
 
 def _is_ours(event: Json) -> bool:
-    """Whether the job's chief has made an event, and no controller."""
+    """Return whether the job's chief has made an event, and no controller."""
     return (event.get("source") or {}).get("component") == OURS
 
 

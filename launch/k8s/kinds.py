@@ -44,7 +44,7 @@ _OF_THE_CLUSTER = ("Namespace", "StorageClass")
 
 
 def path_of(kind: str, namespace: str, name: str = "") -> str:
-    """Path of an object, or of all objects of a kind."""
+    """Write the path of an object, or of all objects of a kind."""
     version, plural = _PLACES[kind]
     inside = "" if kind in _OF_THE_CLUSTER else f"/namespaces/{namespace}"
     path = f"/{version}{inside}/{plural}"
@@ -52,18 +52,18 @@ def path_of(kind: str, namespace: str, name: str = "") -> str:
 
 
 def kind_of(document: dict[str, Any]) -> str:
-    """The kind by which this package knows an object: two schedulers call theirs PodGroup."""
+    """Find the kind by which this package knows an object: two schedulers call theirs PodGroup."""
     is_volcano = str(document["apiVersion"]).startswith("scheduling.volcano.sh/")
     return f"{document['kind']}.volcano.sh" if is_volcano else str(document["kind"])
 
 
 def controller_of(kind: str) -> str:
-    """Whose kind it is, if a cluster may not know it; else empty."""
+    """Name whose kind it is, if a cluster may not know it; else empty."""
     return _CONTROLLERS.get(kind, "")
 
 
 def in_namespace(body: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """An object in a namespace, with the service accounts that it names.
+    """Put an object into a namespace, with the service accounts that it names.
 
     The path's namespace and the object's must be one; ``--namespace`` wins over the job file.
     """
@@ -86,7 +86,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
+    """An object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
 
     kind: str
     name: str

@@ -19,7 +19,7 @@ class KubernetesLauncher:
 
     Args:
         api: The Kubernetes API.
-        form: What jobs are made of.
+        form: Form of the jobs' objects.
         code: The job's code, if that is not in its image.
         force: Take over fields that other managers own.
         replace: Delete the job's tasks first.
@@ -44,7 +44,7 @@ class KubernetesLauncher:
         self._say = say
 
     def render(self, job: JobFile) -> str:
-        """The objects, as YAML."""
+        """Write the objects, as YAML."""
         check_rendered(job, self._form)
         return dump_documents(manifests(job, self._form, self._code))
 

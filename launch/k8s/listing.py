@@ -25,15 +25,15 @@ _OURS = f"{NAME}=ropewalk"
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job.
+    """A job in a list.
 
     Attributes:
         name: Name of the job.
-        phase: As :class:`~ropewalk.launch.k8s.job_status.ClusterStatus` has it.
+        phase: Phase of the job, as in :class:`~ropewalk.launch.k8s.job_status.ClusterStatus`.
         running: Tasks whose pods run.
         tasks: Tasks that it should have.
         age_s: Age of its oldest Job. Unit: seconds.
-        progress: What its chief has written.
+        progress: Progress that its chief has written.
         reason: Why it failed or waits; empty: nothing to say.
     """
 
@@ -47,7 +47,7 @@ class JobRow:
 
 
 def list_jobs(api: KubernetesApi) -> list[JobRow]:
-    """All jobs of the namespace, by name.
+    """List all jobs of the namespace, by name.
 
     Raises:
         NotFoundError: There is no such namespace.
@@ -104,12 +104,12 @@ def _of(name: str, items: Iterable[Json]) -> list[Json]:
 
 
 def rows_json(rows: Sequence[JobRow]) -> str:
-    """A list in one line."""
+    """Write a list in one line."""
     return json.dumps([asdict(row) for row in rows])
 
 
 def rows_view(rows: Sequence[JobRow]) -> Table:
-    """A table, a line for each job."""
+    """Make a table, a line for each job."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("job", "phase", "running", "age", "step", "steps/s", "checkpoint"):
         table.add_column(name, no_wrap=True)

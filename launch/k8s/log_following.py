@@ -29,7 +29,7 @@ _LEAVE_S = 2.0
 def read_logs(
     api: KubernetesApi, name: str, wanted: Callable[[str], bool], tail: int
 ) -> Iterator[Said]:
-    """The logs as they are now, pod by pod, oldest first within a task.
+    """Read the logs as they are now, pod by pod, oldest first within a task.
 
     Args:
         api: The Kubernetes API.
@@ -66,7 +66,7 @@ class LogFollower:
         name: Name of the job.
         wanted: Whether a task's log is wanted.
         tail: Number of lines to show that exist already; -1: all.
-        watch_s: How long a watch of the pods lasts. Unit: seconds.
+        watch_s: Time that a watch of the pods lasts. Unit: seconds.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LogFollower:
         self._stopped = threading.Event()
 
     def lines(self) -> Iterator[Said]:
-        """Lines as they come, until the job is over and every log has been read to its end.
+        """Yield lines as they come, until the job is over and every log has been read to its end.
 
         Raises:
             RopewalkError: The API refuses, or has not answered for minutes.
@@ -117,7 +117,7 @@ class LogFollower:
                 self._out.get_nowait()
 
     def _watch(self) -> None:
-        """In its own thread: begin readers for new pods, and find out when the job is over."""
+        """Begin readers for new pods, in its own thread, and find out when the job is over."""
         end: RopewalkError | None = None
         try:
             for changes in self._pods.rounds():

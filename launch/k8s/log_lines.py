@@ -22,12 +22,13 @@ _LONGEST_LINE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line.
+    """A line of a log.
 
     Attributes:
         text: Without its time and end.
-        time: As the API wrote it, to the second; empty: the line had none, so it is the kubelet's,
-            which writes its errors into the stream with status 200 (kubernetes/kubernetes#142258).
+        time: Time as the API wrote it, to the second; empty: the line had none, so it is the
+            kubelet's, which writes its errors into the stream with status 200
+            (kubernetes/kubernetes#142258).
     """
 
     text: str
@@ -45,7 +46,7 @@ class LogCursor:
         self._seen: Counter[bytes] = Counter()
 
     def begin(self) -> str:
-        """A stream begins: the time to ask for lines since; empty: all of them."""
+        """Begin a stream; returns the time to ask for lines since, or empty: all of them."""
         self._rest, self._within = b"", ""  # a cut line comes again, whole
         since = self._since()
         while self._recent and since is not None and self._recent[0][0] < since:
@@ -54,7 +55,7 @@ class LogCursor:
         return "" if since is None else since.strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def feed(self, chunk: bytes) -> list[LogLine]:
-        """The new lines that are complete."""
+        """Take in a chunk; returns the new lines that are complete."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         taken = [self._take(raw) for raw in lines]
         if len(self._rest) > _LONGEST_LINE:
@@ -65,7 +66,7 @@ class LogCursor:
         return [line for line in taken if line is not None]
 
     def end(self) -> list[LogLine]:
-        """The log is over: a last line without an end."""
+        """End the log; returns a last line without an end."""
         raw, self._rest = self._rest, b""
         line = self._take(raw) if raw else None
         return [line] if line is not None else []
@@ -92,7 +93,7 @@ class LogCursor:
         return None if self._newest is None else self._newest - timedelta(seconds=_OVERLAP_S)
 
     def _forget(self) -> None:
-        """What no stream will begin before, or is more than is remembered."""
+        """Forget what no stream will begin before, or is more than is remembered."""
         since = self._since()
         while len(self._recent) > _MOST_REMEMBERED or (
             since is not None and len(self._recent) > 1 and self._recent[0][0] < since

@@ -1,4 +1,4 @@
-"""Which pods an object makes: its templates, and how many of each. Pure."""
+"""Pods that an object makes: its templates, and how many of each. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class MadePods:
 
     Attributes:
         owner: Name of what makes them.
-        count: How many.
+        count: Number of pods.
         spec: Spec of a pod.
         metadata: Labels and annotations of a pod.
     """
@@ -25,7 +25,9 @@ class MadePods:
 
 
 def made_pods(document: Json) -> Iterator[MadePods]:
-    """The pods of a Job, a StatefulSet, a JobSet or a runtime of Trainer; none of other objects."""
+    """List the pods of a Job, a StatefulSet, a JobSet or a runtime of Trainer; none of other
+    objects.
+    """
     name, spec = document["metadata"]["name"], document.get("spec") or {}
     if document["kind"] == "TrainingRuntime":
         spec = spec["template"]["spec"]

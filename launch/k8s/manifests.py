@@ -26,12 +26,12 @@ Json = dict[str, Any]
 def manifests(
     job: JobFile, form: Form = Form.OBJECTS, code: ShippedCode | None = None
 ) -> list[Json]:
-    """Every object of a job, in the order in which they are applied.
+    """Make every object of a job, in the order in which they are applied.
 
     Args:
         job: The job.
-        form: What it is made of.
-        code: Its code, if that is not in the image.
+        form: Form of the job's objects.
+        code: Code of the job, if that is not in the image.
 
     Raises:
         ConfigurationError: The job has no image, or cannot have this form.
@@ -64,7 +64,7 @@ def manifests(
 
 
 def _template(job: JobFile, role: str, form: Form, code: ShippedCode | None) -> Json:
-    """The pod template of a role: what every pod has, and what this job's have beside it."""
+    """Make the pod template of a role: what every pod has, and what this job's have beside it."""
     template = pod_template(job, role, form)
     if code:
         template = with_code(template, code)
@@ -95,7 +95,7 @@ def _claim(job: JobFile) -> Json:
 
 
 def _budget(job: JobFile, form: Form) -> list[Json]:
-    """One ps leaves after the other where nodes are drained: each hands over what it has.
+    """Let one ps leave after the other where nodes are drained: each hands over what it has.
 
     Of pods of a Job, which has no scale, Kubernetes takes only how many are to stay.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..job.model import JobFile
 
 FIELD_MANAGER = "ropewalk"
-"""One name for everything that this command writes: what others own is then a conflict."""
+"""Manager of all fields that this command writes: what others own is then a conflict."""
 
 CONTAINER = "ropewalk"
 
@@ -37,45 +37,45 @@ ROLES = (CHIEF, PS, WORKER, EVALUATOR)
 
 
 def labels(job: str, component: str) -> dict[str, str]:
-    """Of an object of a job, or of its pods."""
+    """Make the labels of a job's objects and pods."""
     return {NAME: "ropewalk", INSTANCE: job, COMPONENT: component, MANAGED_BY: FIELD_MANAGER}
 
 
 def matched(job: str, component: str) -> dict[str, str]:
-    """Labels that select the pods of a role."""
+    """Make the labels that select the pods of a role."""
     return {**selector(job), COMPONENT: component}
 
 
 def selector(job: str) -> dict[str, str]:
-    """Labels by which everything of a job is found."""
+    """Make the labels by which everything of a job is found."""
     return {NAME: "ropewalk", INSTANCE: job}
 
 
 def selector_text(job: str) -> str:
-    """The same, as the API takes it."""
+    """Write those labels as the API takes them."""
     return ",".join(f"{key}={value}" for key, value in selector(job).items())
 
 
 def service(job: str) -> str:
-    """The headless Service."""
+    """Name the headless Service."""
     return f"{job}-tasks"
 
 
 def status_object(job: str) -> str:
-    """The ConfigMap to which the chief writes the job's state."""
+    """Name the ConfigMap to which the chief writes the job's state."""
     return f"{job}-status"
 
 
 def workload(job: str, role: str) -> str:
-    """The StatefulSet of the ps, or the Job of another role."""
+    """Name the StatefulSet of the ps, or the Job of another role."""
     return f"{job}-{role}"
 
 
 def claim(job: "JobFile") -> str:
-    """The claim that holds checkpoints."""
+    """Name the claim that holds checkpoints."""
     return job.storage.claim or f"{job.name}-checkpoints"
 
 
 def secret(job: "JobFile", role: str, kind: str) -> str:
-    """The Secret of a role: ``tls`` or ``token``."""
+    """Name the Secret of a role: ``tls`` or ``token``."""
     return f"{job.security.secret or job.name}-{role}-{kind}"

@@ -27,11 +27,11 @@ _ANCESTOR = {f"{_TRAINER}/trainjob-ancestor-step": "trainer"}
 
 
 def job_set(job: JobFile, templates: Mapping[str, Json]) -> Json:
-    """The JobSet of a job.
+    """Make the JobSet of a job.
 
     Args:
         job: The job.
-        templates: What the pods of each role are made from.
+        templates: Pod templates of the roles.
     """
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -42,14 +42,14 @@ def job_set(job: JobFile, templates: Mapping[str, Json]) -> Json:
 
 
 def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
-    """The TrainJob of a job, behind its runtime.
+    """Make the TrainJob of a job, behind its runtime.
 
     Trainer counts the nodes of the Job that has its label, the workers', and passes Jobs without
     labels over.
 
     Args:
         job: The job.
-        templates: What the pods of each role are made from.
+        templates: Pod templates of the roles.
     """
     nodes = job.count(WORKER)
     runtime: Json = {

@@ -1,4 +1,4 @@
-"""What the commands do to a job that was applied: look at it, and scale it."""
+"""Commands on a job that was applied: look at it, and scale it."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -> ClusterStatus:
-    """The status of a job now.
+    """Observe the status of a job now.
 
     Args:
         api: The Kubernetes API.
@@ -45,7 +45,7 @@ def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -
 
 
 def _record(api: KubernetesApi, name: str) -> Json | None:
-    """What the job's chief has written; None: nothing, or it may not be read."""
+    """Read what the job's chief has written; None: nothing, or it may not be read."""
     try:
         return api.get("ConfigMap", status_object(name))
     except AccessError:
@@ -53,7 +53,7 @@ def _record(api: KubernetesApi, name: str) -> Json | None:
 
 
 def _one_object(api: KubernetesApi, name: str) -> Json | None:
-    """The TrainJob or JobSet that is the job; None: there is none, or it may not be read."""
+    """Find the TrainJob or JobSet that is the job; None: there is none, or it may not be read."""
     for kind in ("TrainJob", "JobSet"):
         with contextlib.suppress(AccessError):
             if found := api.get(kind, name):
@@ -62,7 +62,9 @@ def _one_object(api: KubernetesApi, name: str) -> Json | None:
 
 
 def owners_of(api: KubernetesApi, name: str) -> Observed:
-    """The Jobs and StatefulSets of a job, and what its chief has written; no pods and events."""
+    """Find the Jobs and StatefulSets of a job, and what its chief has written; no pods and
+    events.
+    """
 
     def listed(kind: str) -> list[Json]:
         return [{"kind": kind, **each} for each in api.list_all(kind, selector_text(name)).items]
@@ -86,7 +88,7 @@ def follow_status(
 
 
 def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
-    """The plan from what runs now to ``then`` workers.
+    """Plan from what runs now to ``then`` workers.
 
     Raises:
         ConfigurationError: It cannot be.
@@ -102,7 +104,7 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
 
 
 def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
-    """The plan from what runs now to ``then`` ps.
+    """Plan from what runs now to ``then`` ps.
 
     Raises:
         ConfigurationError: It cannot be.
@@ -116,7 +118,7 @@ def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
 
 
 def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
-    """A JobSet's numbers of pods cannot change."""
+    """Refuse a JobSet, whose numbers of pods cannot change."""
     try:
         in_set = api.exists("JobSet", name)
     except AccessError:
@@ -168,7 +170,7 @@ def scale(
 
 
 class _Waiting:
-    """Which tasks have yet to leave or to run."""
+    """The tasks that have yet to leave or to run."""
 
     def __init__(self, plan: ScalePlan) -> None:
         self._plan = plan
@@ -177,7 +179,7 @@ class _Waiting:
         self._running: set[int] = set()
 
     def take(self, changes: Sequence[Change]) -> list[str]:
-        """Changes of pods; what to tell about them."""
+        """Take in changes of pods; returns what to tell about them."""
         told = []
         for change in changes:
             index = _index_of(change.object)
@@ -207,7 +209,7 @@ class _Waiting:
 
     @property
     def left(self) -> str:
-        """Who is waited for."""
+        """Tasks that are waited for."""
         stay = [i for i in self._plan.leaving if self._present.get(i)]
         come = [i for i in self._plan.coming if i not in self._running]
         who = ", ".join(f"{self._plan.role}:{index}" for index in stay or come)

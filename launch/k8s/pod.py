@@ -34,7 +34,7 @@ _SCRAPED = {
 
 
 def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
-    """What a controller makes pods of a role from."""
+    """Make the template from which a controller makes pods of a role."""
     plan = _plan(job, role, form)
     pod, kubernetes = job.pod(role), job.kubernetes
     spec: Json = {
@@ -62,7 +62,7 @@ def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
 
 
 def _of_controller(job: JobFile, role: str, form: Form) -> Json:
-    """What a StatefulSet says in its own spec, and a JobSet's controller fills in."""
+    """Set what a StatefulSet says in its own spec, and a JobSet's controller fills in."""
     if form.is_one_object:
         return {"restartPolicy": "Never"}
     by_set = form.is_set(job, role)
@@ -70,7 +70,9 @@ def _of_controller(job: JobFile, role: str, form: Form) -> Json:
 
 
 def _spread(job: JobFile, role: str, pod: PodPart, form: Form) -> list[Json]:
-    """A node that goes takes one ps, where there are nodes for them; or as the job file says."""
+    """Spread the pods so that a node that goes takes one ps, where there are nodes for them; or as
+    the job file says.
+    """
     own = matched(job.name, role)
     if pod.spread or role != PS:
         return pod_options.spread(pod.spread, own)
@@ -112,7 +114,9 @@ def _container(job: JobFile, role: str, plan: TaskPlan, form: Form) -> Json:
 
 
 def stop_delay_s(grace_s: int) -> int:
-    """Seconds from the request to stop to SIGTERM: a small part of the time a pod has to leave."""
+    """Compute the seconds from the request to stop to SIGTERM: a small part of the time a pod has
+    to leave.
+    """
     return min(_STOP_DELAY_S, grace_s // 10)
 
 
@@ -149,7 +153,7 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
 
 
 def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
-    """What only Kubernetes knows of a pod, the variables of the plan, and those of Secrets."""
+    """Set what only Kubernetes knows of a pod, the variables of the plan, and those of Secrets."""
     referred = pod_options.variables(pod)
     named = {each["name"] for each in referred}  # each name once: HOME, for instance
 
@@ -171,12 +175,14 @@ def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
 
 
 def _literal(text: str) -> str:
-    """The user's text as it is: Kubernetes puts variables into ``$(NAME)``, and reads ``$$``."""
+    """Quote the user's text, so that it stays as it is: Kubernetes puts variables into ``$(NAME)``,
+    and reads ``$$``.
+    """
     return text.replace("$", "$$")
 
 
 def needs_volume(job: JobFile, role: str) -> bool:
-    """Whether the pods of a role mount the checkpoints."""
+    """Return whether the pods of a role mount the checkpoints."""
     return not job.storage.is_url and saves(job, role)
 
 

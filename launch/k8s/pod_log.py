@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Something to print.
+    """A text to print.
 
     Attributes:
         task: The task it comes from, as ``worker:1``; empty: the job.
@@ -39,14 +39,14 @@ class Said:
 
 
 def task_of(pod: Json) -> str:
-    """``worker:1`` of a pod; its name if that is not known."""
+    """Name ``worker:1`` of a pod; its own name if that is not known."""
     read = read_pod(pod)
     component = read.labels.get(COMPONENT, "")
     return f"{component}:{read.index}" if component and read.index is not None else read.name
 
 
 def said_of_line(task: str, line: LogLine) -> Said:
-    """A line of a task, or of the kubelet that should have read it."""
+    """Make a line of a task, or of the kubelet that should have read it."""
     if line.time:
         return Said(task, line.text)
     return Said(task, f"its log cannot be read: {line.text}", is_note=True)
@@ -62,7 +62,7 @@ class PodLogReader:
     Args:
         api: The Kubernetes API.
         pod: The pod.
-        task: Its task.
+        task: Task of the pod.
         put: Called with each line, from the reader's thread; may wait.
         tail: Number of lines to show that exist already; -1: all.
 
@@ -104,14 +104,14 @@ class PodLogReader:
         self.finish()
 
     def finish(self) -> None:
-        """The job is over: read what there is, and end."""
+        """Read what there is, and end: the job is over."""
         self._finish.set()
         chunks = self._chunks
         if chunks is not None:
             chunks.cancel()
 
     def _run(self) -> None:
-        """Until the container has ended for good, or :meth:`finish`."""
+        """Read until the container has ended for good, or :meth:`finish`."""
         try:
             while not self._finish.is_set() and self._has_more():
                 try:
@@ -133,7 +133,9 @@ class PodLogReader:
             self._note(error.message)
 
     def _has_more(self) -> bool:
-        """Whether the container may say more. One that was restarted has its end read first."""
+        """Return whether the container may say more. One that was restarted has its end read
+        first.
+        """
         if self._chunks is None:
             return True
         pod = self._own_pod()
@@ -151,7 +153,7 @@ class PodLogReader:
         return True
 
     def _own_pod(self) -> Json | None:
-        """The pod as it is now; None: it is gone.
+        """Read the pod as it is now; None: it is gone.
 
         Raises:
             _ReplacedError: Another pod has its name.
@@ -179,7 +181,7 @@ class PodLogReader:
             self._say(self._cursor.feed(chunk))
 
     def _go_on(self, error: RefusedRequestError) -> bool:
-        """Whether to try again after an error; waits meanwhile."""
+        """Decide whether to try again after an error; waits meanwhile."""
         refusal = error.refusal
         if self._finish.is_set():
             return not self._cancelled.is_set()
@@ -210,17 +212,17 @@ class PodLogReader:
 
 
 def pod_name(pod: Json) -> str:
-    """Its name."""
+    """Return the name of a pod."""
     return str(pod["metadata"]["name"])
 
 
 def uid_of(pod: Json) -> str:
-    """What tells it from the next pod of its name."""
+    """Return the uid of a pod, which tells it from the next pod of its name."""
     return str(pod["metadata"].get("uid") or pod_name(pod))
 
 
 def container_of(pod: Json) -> str:
-    """The task's container: ours by name, else the first."""
+    """Find the task's container: ours by name, else the first."""
     names = [each["name"] for each in pod.get("spec", {}).get("containers") or []]
     return CONTAINER if CONTAINER in names or not names else str(names[0])
 

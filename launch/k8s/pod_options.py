@@ -1,4 +1,4 @@
-"""What a job file says of pods, as Kubernetes spells it. Pure.
+"""Options of pods in a job file, as Kubernetes spells them. Pure.
 
 Each function spells one subject, and gives nothing for what the file does not say.
 """
@@ -19,7 +19,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def variables(pod: PodPart) -> list[Json]:
-    """Variables whose values Secrets and ConfigMaps have."""
+    """Set variables whose values Secrets and ConfigMaps have."""
     found = []
     for each in pod.env:
         kind = "secretKeyRef" if each.secret else "configMapKeyRef"
@@ -31,7 +31,9 @@ def variables(pod: PodPart) -> list[Json]:
 
 
 def variable_sources(pod: PodPart) -> list[Json]:
-    """Secrets and ConfigMaps of which every entry is a variable; the others win over them."""
+    """Set the Secrets and ConfigMaps of which every entry is a variable; the others win over
+    them.
+    """
     found = []
     for each in pod.env_from:
         source: Json = {"name": each.secret or each.config_map}
@@ -43,7 +45,7 @@ def variable_sources(pod: PodPart) -> list[Json]:
 
 
 def volumes(pod: PodPart) -> list[Json]:
-    """Volumes with data."""
+    """Set the volumes with data."""
     return [{"name": each.name, **_source(each)} for each in pod.volumes]
 
 
@@ -60,7 +62,7 @@ def _source(volume: Volume) -> Json:
 
 
 def mounts(pod: PodPart) -> list[Json]:
-    """Where they are in the container."""
+    """Set where the volumes are in the container."""
     return [
         {
             "name": each.name,
@@ -73,7 +75,7 @@ def mounts(pod: PodPart) -> list[Json]:
 
 
 def security_context(pod: PodPart) -> Json:
-    """Who the processes of a pod are."""
+    """Set the identity of a pod's processes."""
     who = pod.security or PodSecurity()
     groups = {"supplementalGroups": who.supplemental_groups} if who.supplemental_groups else {}
     return {
@@ -88,7 +90,7 @@ def security_context(pod: PodPart) -> Json:
 
 
 def container_security(pod: PodPart) -> Json:
-    """What the container may not do."""
+    """Set what the container may not do."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": (pod.security or PodSecurity()).read_only_root,
@@ -97,12 +99,12 @@ def container_security(pod: PodPart) -> Json:
 
 
 def probes(pod: PodPart, *, waits_for_replicas: bool = False) -> Json:
-    """How the kubelet asks a task. Ready means that it answers, not that the others are there.
+    """Set how the kubelet asks a task. Ready means that it answers, not that the others are there.
 
     Args:
-        pod: What the job file says of the pods of a role.
-        waits_for_replicas: It is a ps, which is ready once each share has its replicas: only then
-            the next one may be stopped, by a StatefulSet that rolls or by an eviction.
+        pod: Options of a role's pods in the job file.
+        waits_for_replicas: Whether it is a ps, which is ready once each share has its replicas:
+            only then the next one may be stopped, by a StatefulSet that rolls or by an eviction.
     """
     times = pod.probes or ProbeTimes()
     return {
@@ -131,10 +133,10 @@ def _asks(what: str) -> Json:
 
 
 def placement(pod: PodPart, own_labels: dict[str, str]) -> Json:
-    """On which nodes pods run, and before whom.
+    """Set on which nodes pods run, and before whom.
 
     Args:
-        pod: What the job file says of the pods of a role.
+        pod: Options of a role's pods in the job file.
         own_labels: By which the pods of that role are selected.
     """
     found: Json = {}
@@ -150,7 +152,7 @@ def placement(pod: PodPart, own_labels: dict[str, str]) -> Json:
 
 
 def spread(rules: Iterable[Spread], own_labels: dict[str, str]) -> list[Json]:
-    """How the pods of a role are spread."""
+    """Set how the pods of a role are spread."""
     return [
         {
             "maxSkew": each.max_skew,

@@ -1,4 +1,4 @@
-"""What a pod is doing, why, and what to do about it: from its status and its events. Pure."""
+"""State of a pod, its reason, and what to do about it: from its status and its events. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class PodState:
         state: ``Pending``, ``Starting``, ``Running``, ``Leaving``, ``Done``, ``Failed``,
             ``OOMKilled``, ``Preempted`` or ``Unknown``.
         reason: Why it is not running or has ended; empty if there is nothing to say.
-        remedy: What to do; empty: nothing, or it is not known.
+        remedy: Advice what to do; empty: nothing, or it is not known.
         exit_code: Exit code of the last container that ended; None: none has.
         restarts: Number of restarts of its containers.
     """
@@ -50,12 +50,12 @@ def pod_state(
     retry: str = "it is tried again",
     now: datetime | None = None,
 ) -> PodState:
-    """The state of a pod, as the API lists it.
+    """Describe the state of a pod, as the API lists it.
 
     Args:
-        pod: Its JSON.
+        pod: Pod as JSON.
         events: Events about it, oldest first.
-        retry: What follows when it has ended in a way that is worth another try.
+        retry: Words for what follows when it has ended in a way that is worth another try.
         now: The time, with a zone; None: not known, and no pod counts as late.
     """
     status = pod.get("status") or {}
@@ -120,13 +120,15 @@ def _node_words(pod: Json) -> tuple[str, str]:
 
 
 def _waits_after_end(containers: list[Json]) -> bool:
-    """Whether the kubelet waits before it starts a container again that has ended by itself."""
+    """Return whether the kubelet waits before it starts a container again that has ended by
+    itself.
+    """
     waiting = [(each.get("state") or {}).get("waiting") or {} for each in containers]
     return any(each.get("reason") == "CrashLoopBackOff" for each in waiting)
 
 
 def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]:
-    """The reason and the remedy of a pod that does not run yet."""
+    """Find the reason and the remedy of a pod that does not run yet."""
     reason = why_not_running(status)
     scheduled = _condition(status, "PodScheduled") is not None
     warnings = [
@@ -150,34 +152,34 @@ def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]
 
 
 def _why_not_ready(pod: Json, status: Json) -> str:
-    """Why a pod that runs is not ready; a ps may answer and wait for its job's replicas."""
+    """Say why a pod that runs is not ready; a ps may answer and wait for its job's replicas."""
     if _has_started(status.get("containerStatuses") or []) and _waits_for_replicas(pod):
         return "it serves, and is ready once each share has its replicas again"
     return "its port does not answer yet"
 
 
 def _has_started(containers: list[Json]) -> bool:
-    """Whether a container has answered once, and runs."""
+    """Return whether a container has answered once, and runs."""
     return any(
         each.get("started") and "running" in (each.get("state") or {}) for each in containers
     )
 
 
 def _have_ended_well(containers: list[Json]) -> bool:
-    """Whether all containers have ended with 0; the phase of their pod follows later."""
+    """Return whether all containers have ended with 0; the phase of their pod follows later."""
     ends = [(each.get("state") or {}).get("terminated") for each in containers]
     return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
 
 
 def _waits_for_replicas(pod: Json) -> bool:
-    """Whether it is ready only when its job has its replicas."""
+    """Return whether it is ready only when its job has its replicas."""
     containers = pod.get("spec", {}).get("containers") or []
     asked = [(each.get("readinessProbe") or {}).get("grpc") or {} for each in containers]
     return any(each.get("service") == REPLICATED for each in asked)
 
 
 def _ended_by_itself(pod: Json, ended: Json | None) -> bool:
-    """Whether a container of a pod that is being deleted had failed before, or for good."""
+    """Return whether a container of a pod that is being deleted had failed before, or for good."""
     code, finished = (ended or {}).get("exitCode", 0), (ended or {}).get("finishedAt")
     metadata = pod["metadata"]
     if 0 < code < 128 or not finished or "deletionGracePeriodSeconds" not in metadata:
@@ -188,7 +190,7 @@ def _ended_by_itself(pod: Json, ended: Json | None) -> bool:
 
 
 def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:
-    """``ImagePullBackOff: image train:typo: not found``."""
+    """Write the reason of a failing pull: ``ImagePullBackOff: image train:typo: not found``."""
     waiting = [
         (each.get("state") or {}).get("waiting") or {}
         for each in [
@@ -264,7 +266,9 @@ def _exit_remedy(code: int | None, retry: str) -> str:
 
 
 def _end_words(code: int | None, ended: Json | None, status: Json) -> str:
-    """How a container ended: its own last words, where it left any, else what its code means."""
+    """Describe how a container ended: its own last words, where it left any, else what its code
+    means.
+    """
     if code is None:
         return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
     words = str((ended or {}).get("message") or "").strip().splitlines()
@@ -294,7 +298,7 @@ def _is_ready(status: Json) -> bool:
 
 
 def _condition(status: Json, kind: str) -> Json | None:
-    """A condition that holds."""
+    """Find a condition that holds."""
     for each in status.get("conditions") or []:
         if each.get("type") == kind and each.get("status") == "True":
             found: Json = each

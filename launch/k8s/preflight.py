@@ -43,12 +43,12 @@ class Wanted:
     by_object: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
     def add(self, kind: str, name: str, component: str) -> None:
-        """One more that is needed."""
+        """Add an object that is needed."""
         self.by_object.setdefault((kind, name), set()).add(component)
 
 
 def warnings(api: KubernetesApi, documents: Sequence[Json]) -> list[str]:
-    """What will keep pods of these objects from starting, one sentence each.
+    """List what will keep pods of these objects from starting, one sentence each.
 
     Raises:
         NotFoundError: There is no such namespace.
@@ -71,7 +71,7 @@ def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
 
 
 def needed(documents: Iterable[Json]) -> Wanted:
-    """The Secrets, ConfigMaps, claims and service accounts that pod templates name."""
+    """Collect the Secrets, ConfigMaps, claims and service accounts that pod templates name."""
     wanted = Wanted()
     for document in documents:
         for made in made_pods(document):
@@ -145,7 +145,9 @@ def _storage(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
 
 
 def _of_one_node(claim: Json, classes: Sequence[Json]) -> Iterator[str]:
-    """Why a claim for several nodes will wait for ever, if its StorageClass is known for that."""
+    """Yield why a claim for several nodes will wait for ever, if its StorageClass is known for
+    that.
+    """
     spec, name = claim["spec"], claim["metadata"]["name"]
     wanted = spec.get("storageClassName")
     for each in classes:
@@ -165,7 +167,7 @@ def _is_default(item: Json) -> bool:
 
 
 def _refused_pods(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
-    """What admission says to a pod of each role, tried in a dry run: a PriorityClass or a
+    """Yield what admission says to a pod of each role, tried in a dry run: a PriorityClass or a
     RuntimeClass that is not there, limits of the namespace, policies. Jobs and StatefulSets are
     accepted all the same, and then have no pods.
     """
@@ -201,12 +203,14 @@ def _quotas(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
 
 
 def _exists(api: KubernetesApi, kind: str, name: str) -> bool:
-    """Whether an object is there, as far as the caller may know: else it is believed to be."""
+    """Return whether an object is there, as far as the caller may know: else it is believed to
+    be.
+    """
     return bool(_allowed(lambda: api.exists(kind, name), True))
 
 
 def _allowed(ask: Callable[[], Any], otherwise: Any) -> Any:
-    """An answer; ``otherwise`` where the caller may not have it."""
+    """Ask; returns ``otherwise`` where the caller may not have the answer."""
     with contextlib.suppress(AccessError):
         return ask()
     return otherwise

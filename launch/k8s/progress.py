@@ -1,4 +1,6 @@
-"""What a chief has written of its job (``kubernetes.status``): step, rate, checkpoint. Pure."""
+"""Progress that a chief has written of its job (``kubernetes.status``): step, rate, checkpoint.
+Pure.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ class Progress:
 
 
 def read_progress(config_map: Mapping[str, Any] | None) -> Progress:
-    """The progress in a ConfigMap; without one nothing is known."""
+    """Read the progress in a ConfigMap; without one nothing is known."""
     data = (config_map or {}).get("data") or {}
 
     def text(name: str) -> str:

@@ -24,7 +24,7 @@ _PLURALS = {
 
 
 def amount(text: object) -> float:
-    """A quantity as a number, in its base unit: processors, bytes or pieces. 0: it is none."""
+    """Read a quantity as a number, in its base unit: processors, bytes or pieces. 0: it is none."""
     match = _FORM.match(str(text).strip())
     if match is None or match[2] not in _SUFFIXES:
         return 0.0
@@ -32,7 +32,7 @@ def amount(text: object) -> float:
 
 
 def amounts_of(document: Json) -> dict[str, float]:
-    """What an object takes of a quota: itself, and the pods that are made for it.
+    """Compute what an object takes of a quota: itself, and the pods that are made for it.
 
     The keys are those of a ResourceQuota: ``pods``, ``requests.cpu``, ``limits.memory``, ….
     """
@@ -53,7 +53,7 @@ def amounts_of(document: Json) -> dict[str, float]:
 
 
 def total_of(documents: Iterable[Json]) -> dict[str, float]:
-    """What several objects take together."""
+    """Add up what several objects take."""
     total: dict[str, float] = defaultdict(float)
     for document in documents:
         for key, number in amounts_of(document).items():
@@ -70,7 +70,9 @@ def _of_container(container: Json) -> dict[str, float]:
 
 
 def over_quota(quota: Json, total: Mapping[str, float]) -> Iterator[str]:
-    """Why a quota will refuse some of what is asked for; nothing for one of certain pods only."""
+    """Yield why a quota will refuse some of what is asked for; nothing for one of certain pods
+    only.
+    """
     spec, status = quota.get("spec") or {}, quota.get("status") or {}
     if spec.get("scopes") or spec.get("scopeSelector"):
         return
@@ -96,7 +98,7 @@ def _left(limit: object, used: object) -> str:
 
 
 def _written(number: float, like: str) -> str:
-    """A number as people write it: in Mi where it is memory or storage."""
+    """Write a number as people do: in Mi where it is memory or storage."""
     if "memory" in like or "storage" in like or like[-1:] == "i":
         return f"{number / 2**20:g}Mi"
     return f"{number:g}"

@@ -1,4 +1,4 @@
-"""What an answer that is an error says: its status, its causes by field, its words. Pure."""
+"""Answers that are errors: their status, their causes by field, their words. Pure."""
 
 import json
 import re
@@ -20,10 +20,10 @@ _FIXED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One field that the API server does not accept.
+    """A field that the API server does not accept.
 
     Attributes:
-        field: Its path, e.g. ``spec.template``.
+        field: Path of the field, e.g. ``spec.template``.
         message: Why, in the API server's words.
     """
 
@@ -38,12 +38,12 @@ class Refusal:
     Attributes:
         status: HTTP status; 0: there was no answer.
         message: The API server's words.
-        retry_after_s: How long it asks to wait; 0: it does not ask. Unit: seconds.
+        retry_after_s: Time that it asks to wait; 0: it does not ask. Unit: seconds.
         causes: The fields that it names.
-        is_final: Another try cannot succeed, although there was no answer: its certificate is not
-            trusted.
-        is_foreign: It is no answer of the Kubernetes API: something else is at that address, or a
-            proxy in between.
+        is_final: Whether another try cannot succeed, although there was no answer: its certificate
+            is not trusted.
+        is_foreign: Whether it is no answer of the Kubernetes API: something else is at that
+            address, or a proxy in between.
     """
 
     status: int
@@ -62,11 +62,13 @@ class Refusal:
 
     @property
     def is_no_object(self) -> bool:
-        """What was sent is no object of its kind: status 500 (kubernetes/kubernetes#122480)."""
+        """Whether what was sent is no object of its kind: status 500
+        (kubernetes/kubernetes#122480).
+        """
         return self.message.startswith(_NO_OBJECT)
 
     def is_conflict_with(self, manager: str) -> bool:
-        """Whether all fields that keep this from being applied are of one field manager.
+        """Return whether all fields that keep this from being applied are of one field manager.
 
         A field that a manager has patched is not its own when it applies: a manager is a name and
         an operation (kubernetes/kubernetes#107417).
@@ -102,7 +104,7 @@ class Refusal:
 
     @property
     def is_of_what_is_there(self) -> bool:
-        """It may be about the object that is there, and not about a new one like it."""
+        """Whether it may be about the object that is there, and not about a new one like it."""
         return self.status in (409, 422) or self.is_about_fixed_fields
 
     @property
@@ -119,7 +121,7 @@ class Refusal:
 
 
 def _reason(message: str) -> str:
-    """``Invalid value: <the whole pod template>: field is immutable`` without the value."""
+    """Drop the value from ``Invalid value: <the whole pod template>: field is immutable``."""
     first = message.split("\n", 1)[0]
     if first.startswith("Invalid value: ") and len(first) > _LONGEST:
         return first.rpartition(": ")[2]
@@ -132,7 +134,7 @@ def _cut(text: str) -> str:
 
 
 def read_refusal(status: int, body: str, headers: Mapping[str, str]) -> Refusal:
-    """An HTTP answer as a refusal; the body is a ``Status`` object, or a proxy's page."""
+    """Read an HTTP answer as a refusal; the body is a ``Status`` object, or a proxy's page."""
     try:
         said = json.loads(body)
         message = str(said["message"])
@@ -154,7 +156,7 @@ def _seconds(text: str) -> float:
 
 
 def no_answer(error: BaseException) -> Refusal:
-    """An error of the connection as a refusal, in a few words."""
+    """Describe an error of the connection as a refusal, in a few words."""
     for each in _chain(error):
         kind = type(each).__name__  # of ssl, socket and urllib3, which belong to others
         if kind == "SSLCertVerificationError":
@@ -170,7 +172,7 @@ def no_answer(error: BaseException) -> Refusal:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it, innermost last."""
+    """Yield an error and what caused it, innermost last."""
     seen: list[BaseException] = []
     more: BaseException | None = error
     while more is not None and more not in seen:

@@ -77,7 +77,7 @@ def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float) -> None:
     Args:
         api: The Kubernetes API.
         name: Name of the job.
-        timeout_s: How long. Unit: seconds.
+        timeout_s: Longest time to wait. Unit: seconds.
 
     Raises:
         PeerLostError: Pods are still there.
@@ -97,7 +97,7 @@ def wait_until_gone(api: KubernetesApi, name: str, timeout_s: float) -> None:
 
 
 def _is_left_over(pod: Json) -> bool:
-    """Ended, to be deleted, and held only by the finalizer of a Job that is gone."""
+    """Return whether a pod has ended, and only the finalizer of a Job that is gone holds it."""
     metadata = pod["metadata"]
     ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
     held_by = metadata.get("finalizers") or []
@@ -110,7 +110,7 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
     Args:
         api: The Kubernetes API.
         name: Name of the job.
-        grace_s: How long its pods may take to leave. Unit: seconds.
+        grace_s: Longest time that its pods may take to leave. Unit: seconds.
 
     Raises:
         AccessError: The namespace may not be deleted; nothing was.
@@ -134,7 +134,9 @@ def delete_with_namespace(api: KubernetesApi, name: str, grace_s: float) -> list
 
 
 def _refuse_others(api: KubernetesApi, name: str) -> None:
-    """What is not the job's would go with the namespace: pods that run, and what claims hold."""
+    """Refuse to delete what is not the job's with the namespace: pods that run, and what claims
+    hold.
+    """
 
     def others(kind: str) -> list[Json]:
         listed = api.list_all(kind).items
@@ -163,7 +165,7 @@ def _named(items: Sequence[Json]) -> str:
 
 
 def _why_left(namespace: Json) -> str:
-    """What holds a namespace that is being deleted, in the words of its controller."""
+    """Say what holds a namespace that is being deleted, in the words of its controller."""
     conditions = (namespace.get("status") or {}).get("conditions") or []
     texts = [str(each.get("message", "")) for each in conditions if each.get("status") == "True"]
     return "; ".join(filter(None, texts)) or "its controller does not say why"

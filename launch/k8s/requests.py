@@ -21,15 +21,15 @@ Json = dict[str, Any]
 
 _CONNECT_S = 3.0
 ANSWER_S = 30.0
-"""How long an answer may take that is no stream."""
+"""Longest time of an answer that is no stream. Unit: seconds."""
 
 
 def official_client(context: str) -> tuple[Any, str]:
-    """The official ``ApiClient`` of a context, and the context's namespace.
+    """Make the official ``ApiClient`` of a context; returns also the context's namespace.
 
     Args:
-        context: Of the kubeconfig; empty: the current one, or inside a pod without a kubeconfig
-            that of its cluster.
+        context: Context of the kubeconfig; empty: the current one, or inside a pod without a
+            kubeconfig that of its cluster.
 
     Raises:
         ConfigurationError: The package is not installed, or nothing says where the API is.
@@ -68,7 +68,7 @@ def official_client(context: str) -> tuple[Any, str]:
 
 
 def _contexts(config: Any) -> tuple[dict[str, str], str]:
-    """(namespace by context, the current context); nothing without a kubeconfig."""
+    """List (namespace by context, the current context); nothing without a kubeconfig."""
     try:
         contexts, current = config.list_kube_config_contexts()
     except config.ConfigException:
@@ -99,12 +99,12 @@ class Requests:
         self._warned: set[str] = set()
 
     def stream(self, path: str, query: list[tuple[str, str]], read_s: float) -> ByteChunks:
-        """An answer as it comes; tried once.
+        """Open an answer as a stream; tried once.
 
         Args:
             path: Path of the request.
-            query: Its parameters.
-            read_s: How long nothing may come. Unit: seconds.
+            query: Parameters of the request.
+            read_s: Longest time in which nothing may come. Unit: seconds.
 
         Raises:
             RefusedRequestError: There was no answer.
@@ -120,13 +120,13 @@ class Requests:
         content_type: str | None = None,
         accept: str = "",
     ) -> Json:
-        """The answer to a request, tried again while that is worth it.
+        """Send a request, tried again while that is worth it, and read the answer.
 
         Args:
             method: ``get``, ``patch`` or ``delete``.
             path: Path of the request.
-            query: Its parameters.
-            body: What is sent, as JSON.
+            query: Parameters of the request.
+            body: Body to send, as JSON.
             content_type: Kind of the body.
             accept: Form of the answer; empty: as usual.
 

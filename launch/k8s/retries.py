@@ -20,10 +20,10 @@ _IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 
 def next_try(owner: Json | None, index: int, pod: Json, now: datetime) -> str:
-    """What happens after a failed pod that is worth another try, in a few words for people.
+    """Say what happens after a failed pod that is worth another try, in a few words for people.
 
     Args:
-        owner: Its Job or StatefulSet; None: it has none any more.
+        owner: Job or StatefulSet of the pod; None: it has none any more.
         index: Index of its task.
         pod: The newest pod of the task, which has ended.
         now: The time, with a zone.
@@ -54,21 +54,23 @@ def next_try(owner: Json | None, index: int, pod: Json, now: datetime) -> str:
 
 
 def retry_limit(owner: Json) -> int:
-    """How often a task of a Job may fail and be tried again."""
+    """Read how often a task of a Job may fail and be tried again."""
     spec = owner.get("spec") or {}
     default = spec.get("backoffLimit", 6)
     return int(spec.get("backoffLimitPerIndex", default))
 
 
 def _failures(owner: Json, pod: Json) -> int:
-    """Failures that count towards the limit, with this pod's."""
+    """Count the failures that count towards the limit, with this pod's."""
     if "backoffLimitPerIndex" in (owner.get("spec") or {}):
         return _annotated(pod, _FAILURES) + (0 if _is_ignored(pod) else 1)
     return max(1, int((owner.get("status") or {}).get("failed") or 0))
 
 
 def _is_ignored(pod: Json) -> bool:
-    """Whether the Job's policy does not count its end: it was disrupted, or asked to stop."""
+    """Return whether the Job's policy does not count its end: it was disrupted, or asked to
+    stop.
+    """
     status = pod.get("status") or {}
     ends = [
         (each.get("state") or {}).get("terminated") or {}
@@ -79,7 +81,9 @@ def _is_ignored(pod: Json) -> bool:
 
 
 def _counted(pod: Json) -> int:
-    """Failures that make the wait longer: those that do not count towards the limit, too."""
+    """Count the failures that make the wait longer: those that do not count towards the limit,
+    too.
+    """
     return _annotated(pod, _FAILURES) + _annotated(pod, _IGNORED) + 1
 
 
@@ -89,7 +93,7 @@ def _annotated(pod: Json, name: str) -> int:
 
 
 def _ended(pod: Json) -> datetime | None:
-    """When the last of its containers ended."""
+    """Find when the last of its containers ended."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     ends = [
         ((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses
@@ -99,7 +103,7 @@ def _ended(pod: Json) -> datetime | None:
 
 
 def ran_out(failed: Json) -> bool:
-    """Whether a Job's condition says that it failed since retries were used up."""
+    """Return whether a Job's condition says that it failed since retries were used up."""
     return failed.get("reason") in (
         "MaxFailedIndexesExceeded",
         "FailedIndexes",
@@ -108,17 +112,17 @@ def ran_out(failed: Json) -> bool:
 
 
 def has_failed(owner: Json | None) -> bool:
-    """Whether a Job has failed, or is about to, with its last pods still ending."""
+    """Return whether a Job has failed, or is about to, with its last pods still ending."""
     return has_condition(owner, "Failed") or has_condition(owner, "FailureTarget")
 
 
 def has_condition(owner: Json | None, kind: str) -> bool:
-    """Whether a condition of an object holds."""
+    """Return whether a condition of an object holds."""
     return condition(owner, kind) is not None
 
 
 def condition(owner: Json | None, kind: str) -> Json | None:
-    """A condition that holds, of an object; None: it has none such."""
+    """Find a condition that holds, of an object; None: it has none such."""
     for each in ((owner or {}).get("status") or {}).get("conditions") or []:
         if each.get("type") == kind and each.get("status") == "True":
             found: Json = each
@@ -127,7 +131,7 @@ def condition(owner: Json | None, kind: str) -> Json | None:
 
 
 def indices(text: str) -> set[int]:
-    """``0,2-4`` as numbers."""
+    """Parse ``0,2-4`` as numbers."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""How long requests to the Kubernetes API are tried again. Pure.
+"""Retries of requests to the Kubernetes API. Pure.
 
 Retried: 429 (after what ``Retry-After`` says), 500, 502, 503, 504, 408 and lost connections. 410
 is for the caller that lists or watches: it begins again. Everything else is reported at once.
@@ -16,12 +16,14 @@ _RETURN_S = 60.0
 
 
 def wait_before(refusal: Refusal, attempt: int) -> float:
-    """Seconds until the next try; ``attempt`` counts from 0. What the API server asks for wins."""
+    """Compute the seconds until the next try; ``attempt`` counts from 0. What the API server asks
+    for wins.
+    """
     return refusal.retry_after_s or min(0.25 * 2.0**attempt, _LONGEST_S)
 
 
 def is_tried_again(refusal: Refusal, attempt: int, elapsed_s: float, *, reached: bool) -> bool:
-    """Whether a request is sent once more.
+    """Decide whether a request is sent once more.
 
     Args:
         refusal: The answer to the last try.

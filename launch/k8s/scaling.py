@@ -39,7 +39,7 @@ class ScalePlan:
         leaving: Indices of those that drain; empty upwards.
         coming: Indices of new ones.
         body: The patch of the Job or StatefulSet; empty: there is nothing to do.
-        kind: Which of both it is.
+        kind: Kind of the object: Job or StatefulSet.
     """
 
     now: int
@@ -52,7 +52,7 @@ class ScalePlan:
 
     @property
     def title(self) -> str:
-        """What they are called, for people."""
+        """Word for the tasks, for people."""
         return PS if self.role == PS else "workers"
 
 
@@ -102,7 +102,7 @@ def plan_scale(
 
 
 def _with_count(live: Json, count: int) -> Json:
-    """What the spec of a Job or of a StatefulSet says for a number of pods."""
+    """Make what the spec of a Job or of a StatefulSet says for a number of pods."""
     by_set = live.get("kind") == "StatefulSet"
     return {"replicas": count} if by_set else {"parallelism": count, "completions": count}
 
@@ -140,12 +140,12 @@ def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
 
 
 def replicas_of(live: Json) -> int:
-    """How many pods a StatefulSet has now."""
+    """Count the pods that a StatefulSet has now."""
     return int((live.get("spec") or {}).get("replicas", 1))
 
 
 def workers_of(job: Json) -> int:
-    """How many workers a Job has now, or a StatefulSet."""
+    """Count the workers that a Job has now, or a StatefulSet."""
     spec = job.get("spec") or {}
     return int(spec.get("completions", spec.get("replicas", 0)) or 0)
 
@@ -157,17 +157,17 @@ def documents_to_apply(
     code: ShippedCode | None = None,
     live_ps: Json | None = None,
 ) -> list[Json]:
-    """The objects of a job, where its workers' Job and its ps may be there already.
+    """Make the objects of a job, where its workers' Job and its ps may be there already.
 
     What ``scale`` has set stays, unless the file has changed: an annotation says which count it
     had when it was last applied. A file with another count changes that alone: the templates of
     Jobs, which count the workers too, cannot change, and a worker more than they count is let in.
 
     Args:
-        job: As the file says it.
+        job: Job of the file.
         live: The workers' Job as the API has it, or their StatefulSet; None: there is none.
-        form: What it is made of.
-        code: Its code, if that is not in the image.
+        form: Form of the job's objects.
+        code: Code of the job, if that is not in the image.
         live_ps: The StatefulSet of the ps as the API has it; None: there is none.
     """
     first = _first_count(live_ps, PS)
@@ -205,13 +205,13 @@ def _with_workers(
 
 
 def _first_count(live: Json | None, role: str) -> int | None:
-    """The tasks of a role that a template counts; None: it does not say."""
+    """Find the tasks of a role that a template counts; None: it does not say."""
     counted = _variables(live or {}).get(REPLICAS)
     return parse_replicas(counted, REPLICAS).get(role) if counted else None
 
 
 def _variables(live: Json) -> dict[str, str]:
-    """The variables of the pods of a Job or StatefulSet."""
+    """Find the variables of the pods of a Job or StatefulSet."""
     spec = (live.get("spec") or {}).get("template", {}).get("spec", {})
     return {
         variable["name"]: variable.get("value", "")
@@ -221,11 +221,11 @@ def _variables(live: Json) -> dict[str, str]:
 
 
 def departure(exit_codes: Mapping[str, int], role: str = WORKER) -> str:
-    """How a pod that was asked to leave ended, for people; ``""``: not known.
+    """Describe how a pod that was asked to leave ended, for people; ``""``: not known.
 
     Args:
         exit_codes: Exit codes of its containers that have ended, by name.
-        role: Of the pod.
+        role: Role of the pod.
     """
     if not exit_codes:
         return ""

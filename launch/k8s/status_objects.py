@@ -1,4 +1,4 @@
-"""What a chief needs to write its job's state, and to end what the job has left. Pure.
+"""Objects that a chief needs to write its job's state, and to end what the job has left. Pure.
 
 Each needs an account. To write the state it may change one ConfigMap and make Events; the ConfigMap
 is made here, since a right to make one cannot be bound to a name. To end the job it may scale the
@@ -23,11 +23,12 @@ Json = dict[str, Any]
 
 
 def account_objects(job: JobFile, form: Form) -> list[Json]:
-    """The chief's account, what it may do and the ConfigMap it writes, if the job file needs them.
+    """Make the chief's account, what it may do and the ConfigMap it writes, if the job file needs
+    them.
 
     Args:
         job: The job.
-        form: What it is made of. One object ends by itself what is left of a job.
+        form: Form of the job's objects. One object ends by itself what is left of a job.
     """
     if not _needs_account(job, form):
         return []
@@ -37,7 +38,9 @@ def account_objects(job: JobFile, form: Form) -> list[Json]:
 
 
 def _ends_job(job: JobFile, form: Form) -> str:
-    """When the chief ends what is left of its job, as the container reads it; empty: never."""
+    """Decide when the chief ends what is left of its job, as the container reads it; empty:
+    never.
+    """
     kubernetes = job.kubernetes
     if form.is_one_object:
         return ""
@@ -51,7 +54,9 @@ def _needs_account(job: JobFile, form: Form) -> bool:
 
 
 def _has_record(job: JobFile) -> bool:
-    """Whether the job has a ConfigMap: that its chief writes its state to, or its result alone."""
+    """Return whether the job has a ConfigMap: that its chief writes its state to, or its result
+    alone.
+    """
     return job.kubernetes.status or job.kubernetes.at_once
 
 
@@ -132,7 +137,7 @@ def _right(group: str, resource: str, names: list[str], verbs: list[str]) -> Jso
 
 
 def with_account(template: Json, job: JobFile, form: Form) -> Json:
-    """The pod template of the leader, whose pod has the account and is told what to do with it."""
+    """Give the pod template of the leader the account, and tell it what to do with it."""
     if not _needs_account(job, form):
         return template
     ends, by_set = _ends_job(job, form), form.is_set(job, job.leader.type)

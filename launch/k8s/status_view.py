@@ -1,4 +1,4 @@
-"""What the status of a job on Kubernetes looks like: for people a table, for programs JSON."""
+"""View of the status of a job on Kubernetes: for people a table, for programs JSON."""
 
 import json
 from dataclasses import asdict
@@ -17,12 +17,14 @@ _STYLES = {**PHASE_STYLES, "OOMKilled": "red", "Missing": "red"}
 
 
 def status_json(status: ClusterStatus) -> str:
-    """One object in one line."""
+    """Write the status as an object in one line."""
     return json.dumps(asdict(status))
 
 
 def status_view(status: ClusterStatus, width: int) -> Group:
-    """A line for the job, and a table of its tasks; below 120 columns without pods and nodes."""
+    """Make a line for the job, and a table of its tasks; below 120 columns without pods and
+    nodes.
+    """
     wide = width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("task", "state", "age", "restarts", *(("pod", "node") if wide else ())):
@@ -43,7 +45,7 @@ def status_view(status: ClusterStatus, width: int) -> Group:
 
 
 def headline(status: ClusterStatus) -> str:
-    """One line: ``digits: Running: step 1200 of 3000``."""
+    """Write a line such as ``digits: Running: step 1200 of 3000``."""
     parts = [status.name, status.phase, status.reason or status.progress.words]
     return ": ".join(filter(None, parts))
 

@@ -24,7 +24,7 @@ class ExpiredVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One object that was added, changed or deleted.
+    """A change of one object: it was added, changed or deleted.
 
     Attributes:
         name: Name of the object.
@@ -60,7 +60,7 @@ class Watched:
         return changes
 
     def began(self) -> None:
-        """A watch begins: what the last one left behind is no line of this one."""
+        """Begin a watch: what the last one left behind is no line of this one."""
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[Change]:

@@ -20,7 +20,7 @@ class ObjectFollower:
         api: The Kubernetes API.
         kind: Kind of the objects.
         selector: Label selector.
-        watch_s: How long a watch lasts before it is begun anew. Unit: seconds.
+        watch_s: Time that a watch lasts before it is begun anew. Unit: seconds.
     """
 
     def __init__(self, api: KubernetesApi, kind: str, selector: str, watch_s: int = 240) -> None:
@@ -34,7 +34,7 @@ class ObjectFollower:
 
     @property
     def objects(self) -> dict[str, dict[str, object]]:
-        """As they are now, by name."""
+        """Objects as they are now, by name."""
         return self._state.objects
 
     def stop(self) -> None:
@@ -42,7 +42,7 @@ class ObjectFollower:
         self._stop.set()
 
     def rounds(self) -> Iterator[list[Change]]:
-        """Changes as they come; an empty list whenever a watch ends.
+        """Yield changes as they come; an empty list whenever a watch ends.
 
         The first one is what is there now.
 

@@ -1,4 +1,4 @@
-"""Which cluster and namespace a command talks to, and how a hint names them. Pure."""
+"""Cluster and namespace that a command talks to, and how a hint names them. Pure."""
 
 import shlex
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ class Where:
     job_file: str = ""
 
     def command(self, verb: str, name: str = "", *flags: str) -> str:
-        """A command that finds the same job again: ``ropewalk k8s status --name digits -n train``.
+        """Write a command that finds the same job again: ``ropewalk k8s status --name digits -n
+        train``.
 
         Args:
             verb: The command below ``ropewalk k8s``.
