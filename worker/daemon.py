@@ -273,7 +273,8 @@ def _code_without_joining(
 
 
 def _has_failed_for_good(task: "JobTask", report: ErrorReport) -> bool:
-    """Whether the job of this chief has failed by a task that will not come back; reports why.
+    """Return whether the job of this chief has failed by a task that will not come back; reports
+    why.
 
     The parent in its container would start it again else, to wait for that task.
     """

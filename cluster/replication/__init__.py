@@ -1,4 +1,4 @@
-"""Which ps leads a share, which follow it, and what each may do. Pure.
+"""Replication: the ps that leads a share, those that follow it, and what each may do. Pure.
 
 A **share** is what a ps serves as one: blocks, marks of pushes and the global step. One ps leads
 it and answers workers; followers have the same contents, record by record. The chief decides who

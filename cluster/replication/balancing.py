@@ -1,4 +1,4 @@
-"""Which share is to move so that the ps have about as much work as each other. Pure.
+"""Choice of a share to move so that the ps have about as much work as each other. Pure.
 
 After failovers one ps may lead most shares; and shares are not equal. The work of a share is
 measured at its leader: the bytes that workers push there, and the pushes.
@@ -25,10 +25,10 @@ _MEASURED_S = 5.0  # under the same leader, in the same epoch
 
 @dataclass(frozen=True, slots=True)
 class ShareWork:
-    """What a share costs the ps that leads it.
+    """The work of a share for the ps that leads it.
 
     Attributes:
-        now: Who leads and follows.
+        now: Leader and followers of the share.
         bytes_per_s: Bytes that are pushed, with something for each push. Unit: bytes per second.
         held_bytes: Bytes of values and slots, to be copied.
     """
@@ -41,7 +41,8 @@ class ShareWork:
 def move_to_newcomer(
     now: Iterable[Configuration], newcomers: Iterable[TaskId], servers: Iterable[TaskId]
 ) -> tuple[int, TaskId] | None:
-    """The share to move next, so that ps that have come lead as many as the others; None: they do.
+    """Choose the share to move next, so that ps that have come lead as many as the others; None:
+    they do.
 
     The numbers of shares alone count: what a newcomer costs is not known. One that follows a share
     gets that first.
@@ -69,7 +70,7 @@ def move_to_newcomer(
 
 
 def best_move(shares: Sequence[ShareWork], servers: Iterable[TaskId]) -> tuple[int, TaskId] | None:
-    """The share to move next, and the ps that is to lead it; None: no move pays.
+    """Choose the share to move next, and the ps that is to lead it; None: no move pays.
 
     Of moves that gain as much, one to a ps that follows the share is made.
 
@@ -93,7 +94,7 @@ def best_move(shares: Sequence[ShareWork], servers: Iterable[TaskId]) -> tuple[i
 
 
 def _gain(share: ShareWork, to: TaskId, work: Mapping[TaskId, float]) -> float:
-    """By how much the busier one of two ps has less work after a move."""
+    """Compute by how much the busier one of two ps has less work after a move."""
     busier, moved = work[share.now.leader], share.bytes_per_s
     return busier - max(busier - moved, work[to] + moved)
 
@@ -117,7 +118,7 @@ class WorkMeter:
         Args:
             now_s: When it came. Unit: seconds.
             now: The share's configuration.
-            state: What the leader says of it.
+            state: State of the share at the leader.
         """
         cost = state.received_bytes + _PUSH_BYTES * state.pushes
         if state.epoch != now.epoch:
@@ -127,7 +128,9 @@ class WorkMeter:
         self._last[now.share] = now_s, cost, state.held_bytes
 
     def work(self, configurations: Iterable[Configuration]) -> list[ShareWork]:
-        """The work of all shares; nothing until each of them was led as it is now for a while."""
+        """Compute the work of all shares; nothing until each of them was led as it is now for a
+        while.
+        """
         measured = []
         for now in configurations:
             before, begun_s, begun = self._first.get(now.share, (None, 0.0, 0))

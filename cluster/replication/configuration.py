@@ -13,7 +13,7 @@ from ...core.task import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Who serves a share in one epoch.
+    """The leader and the followers of a share in one epoch.
 
     Attributes:
         share: Number of the share, from 0.
@@ -42,7 +42,8 @@ class Lead:
     Attributes:
         leader_ended: The ps that led before has answered a :class:`GiveUpShare`: it answers no
             read any more, and none has to be waited for.
-        former: That ps, if it has exactly what ``to`` has: it can follow without a copy.
+        former: The ps that led before, if it has exactly what ``to`` has: it can follow without a
+            copy.
     """
 
     share: int
@@ -68,8 +69,8 @@ class GiveUpShare:
     """An order to answer nothing of the share any more, in this epoch.
 
     Attributes:
-        keeps: It keeps what it has: the chief counts on it until another ps leads. Otherwise that
-            is of no use any more.
+        keeps: Whether it keeps what it has: the chief counts on it until another ps leads.
+            Otherwise that is of no use any more.
     """
 
     share: int
@@ -83,7 +84,7 @@ Order = Lead | CopyTo | GiveUpShare
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """What to do, in this order.
+    """The steps of a change of configuration, in order.
 
     Attributes:
         write: The configuration to write down first; None: it is written already.
@@ -98,12 +99,12 @@ NOTHING = Reconfiguration()
 
 
 def orders(now: Configuration) -> tuple[Lead, ...]:
-    """The orders of a configuration; a restarted chief sends them again."""
+    """List the orders of a configuration; a restarted chief sends them again."""
     return (Lead(now.share, now.epoch, now.leader, now.followers),)
 
 
 def first_leaders(shares: int, servers: Sequence[TaskId]) -> dict[int, TaskId]:
-    """Which ps leads each share first: they take turns.
+    """Choose the first leader of each share: the ps take turns.
 
     Args:
         shares: Number of shares; 0: one for each ps.
@@ -113,18 +114,19 @@ def first_leaders(shares: int, servers: Sequence[TaskId]) -> dict[int, TaskId]:
 
 
 def first(share: int, leader: TaskId) -> Reconfiguration:
-    """The first configuration of a share, which is empty."""
+    """Make the first configuration of a share, which is empty."""
     return _change(Configuration(share, 1, leader))
 
 
 def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
-    """A ps is lost, or cut off, or suspected to be: it is left out.
+    """Leave out a ps that is lost, or cut off, or suspected to be.
 
     The chief asks for nothing more than a suspicion: a ps that is wrongly suspected can answer
     nobody any more, since its followers acknowledge nothing to it in a later epoch.
 
     Returns:
-        None: it was the only one that had the share, whose variables are gone.
+        Change of the configuration; None: it was the only one that had the share, whose variables
+        are gone.
     """
     if lost not in now.replicas:
         return NOTHING
@@ -135,7 +137,7 @@ def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
 
 
 def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
-    """A follower leads from now on, and the leader, which lives, gives up first.
+    """Let a follower lead from now on; the leader, which lives, gives up first.
 
     Once the leader has answered that, ``to`` need not wait until it answers no reads any more: see
     :attr:`Lead.leader_ended`, and ``replica.GRANT_S``. If it does not answer, ``to`` waits.
@@ -151,7 +153,7 @@ def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
 
 
 def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfiguration:
-    """The leader of an epoch says that a ps has everything: it is counted on from now on.
+    """Count on a ps from now on: the leader of an epoch says that it has everything.
 
     A report from an earlier epoch means nothing: since then, the leader may have answered pushes
     without this ps.
@@ -162,7 +164,8 @@ def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfigu
 
 
 def anew(now: Configuration) -> Reconfiguration:
-    """The same in the next epoch: a leader forgets by it whom the chief does not count on.
+    """Repeat the configuration in the next epoch: a leader forgets by it whom the chief does not
+    count on.
 
     Needed where a new follower is lost, or stands still, after its leader has begun to wait for it
     and before the chief has heard that it had joined.

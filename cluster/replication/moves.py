@@ -7,7 +7,7 @@ from ...core.task import TaskId
 
 
 class MovePhase(StrEnum):
-    """How far a move has come."""
+    """The progress of a move."""
 
     COPYING = "copying"
     HANDING_OVER = "handing over"  # the other ps has everything, and is told to lead
@@ -25,15 +25,15 @@ class Move:
     """A share is to be led by another ps.
 
     Attributes:
-        number: Of this move, from 1 for the first one that a chief is asked for.
+        number: Number of this move, from 1 for the first one that a chief is asked for.
         share: Number of the share.
         source: The ps that led when the move was asked for.
         to: The ps that is to lead.
-        phase: How far it has come.
+        phase: Progress of the move.
         reason: Why it failed; empty otherwise.
         copied_bytes: Bytes of values and slots that were sent to ``to``.
-        total_bytes: Those of the share; 0: not known yet.
-        seconds: How long it has taken until now, or until it was over. Unit: seconds.
+        total_bytes: Bytes of the share; 0: not known yet.
+        seconds: Time that it has taken until now, or until it was over. Unit: seconds.
     """
 
     number: int

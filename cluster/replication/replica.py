@@ -15,7 +15,7 @@ from ...core.task import TaskId
 from .configuration import CopyTo, GiveUpShare, Lead
 
 GRANT_S = 0.5
-"""How long a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
+"""Time that a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
 
 A leader that was cut off does not know that another one has taken its place, and what it reads
 would be old. So it answers a read only within this time after it has sent what its followers have
@@ -27,7 +27,7 @@ agree.
 
 
 class ReplicaRole(StrEnum):
-    """What a ps is to a share."""
+    """The role of a ps in a share."""
 
     NONE = "none"
     FOLLOWING = "following"
@@ -37,14 +37,14 @@ class ReplicaRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One ps's part in one share.
+    """The part of one ps in one share.
 
     Attributes:
         epoch: The latest it has heard of.
         is_whole: Whether it has all contents; a follower has them once the copy is complete.
         needs: Followers whose acknowledgements answers wait for.
         copies_to: A ps to which the share is being copied, and which is not needed yet.
-        leader: Whom it follows.
+        leader: The ps that it follows.
     """
 
     role: ReplicaRole = ReplicaRole.NONE
@@ -56,7 +56,7 @@ class Replica:
 
 
 def may_answer(position: int, acknowledged: Iterable[int]) -> bool:
-    """Whether the state up to a position may be shown to a worker.
+    """Return whether the state up to a position may be shown to a worker.
 
     That holds for each kind of answer: to a push, to a push that was applied before (its first
     answer may never have been possible), and to a read.
@@ -69,7 +69,7 @@ def may_answer(position: int, acknowledged: Iterable[int]) -> bool:
 
 
 def ordered(now: Replica, order: Lead) -> Replica | None:
-    """What becomes of a replica by an order to lead; None: it may not obey.
+    """Decide what becomes of a replica by an order to lead; None: it may not obey.
 
     A leader drops or gets followers by such an order alone: if it dropped one itself, it would go
     on alone while the chief makes that one leader.
@@ -89,7 +89,8 @@ def ordered(now: Replica, order: Lead) -> Replica | None:
 
 
 def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
-    """What becomes of a replica that is to answer nothing any more; None: the order is not for it.
+    """Decide what becomes of a replica that is to answer nothing any more; None: the order is not
+    for it.
 
     What is here is of an epoch before the order's. In the order's own epoch this ps has been copied
     to again, and the order was late: obeying it, a follower would lose what it has acknowledged.
@@ -105,7 +106,8 @@ def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
 
 
 def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
-    """Whether a follower that is to lead has to wait until its leader answers no reads any more.
+    """Return whether a follower that is to lead has to wait until its leader answers no reads any
+    more.
 
     Args:
         order: To lead.
@@ -116,7 +118,7 @@ def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
 
 
 def goes_on_with(now: Replica, order: Lead) -> bool:
-    """Whether the ps that led before may follow this one, which is to lead, without a copy.
+    """Return whether the ps that led before may follow this one, which is to lead, without a copy.
 
     That one has said that this ps has all that it has. Since then this one may have led, and given
     up again, in an epoch that the other one has not heard of.
@@ -125,12 +127,14 @@ def goes_on_with(now: Replica, order: Lead) -> bool:
 
 
 def copy_ended(now: Replica) -> Replica:
-    """The link broke before the copy was complete: what has come of it is of no use."""
+    """Drop what has come of a copy whose link broke before it was complete: it is of no use."""
     return Replica(ReplicaRole.GONE, now.epoch)
 
 
 def told_to_copy(now: Replica, order: CopyTo) -> Replica | None:
-    """What becomes of a leader that is to copy its share; None: it may not, or does so already."""
+    """Decide what becomes of a leader that is to copy its share; None: it may not, or does so
+    already.
+    """
     if now.role is not ReplicaRole.LEADING or order.epoch != now.epoch:
         return None
     if now.copies_to is not None or order.follower in now.needs:
@@ -139,7 +143,8 @@ def told_to_copy(now: Replica, order: CopyTo) -> Replica | None:
 
 
 def copy_sent(now: Replica) -> Replica:
-    """The last of a copy is on the link: from the next record on, answers wait for that ps, too.
+    """Note that the last of a copy is on the link: from the next record on, answers wait for that
+    ps, too.
 
     Only then may the chief hear of it. If it was counted on before it is needed, a push between
     the two would be answered without it.
@@ -150,12 +155,14 @@ def copy_sent(now: Replica) -> Replica:
 
 
 def copy_broken(now: Replica) -> Replica:
-    """A copy broke off. A ps that is not needed yet may be dropped without the chief."""
+    """Drop a copy that broke off: a ps that is not needed yet may be dropped without the chief. A
+    ps that is not needed yet may be dropped without the chief.
+    """
     return replace(now, copies_to=None)
 
 
 def followed(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
-    """A leader begins to copy its share here; None: it is refused.
+    """Decide whether a leader may begin to copy its share here; None: it is refused.
 
     All contents are thrown away first: a former leader may have pushes that were answered to
     nobody.
@@ -168,13 +175,14 @@ def followed(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
 def followed_on(
     now: Replica, leader: TaskId, epoch: int, even_with: Collection[TaskId]
 ) -> Replica | None:
-    """The ps that this one has handed its share over to leads, and copies nothing; None: refused.
+    """Follow the ps that this one has handed its share over to, which copies nothing; None:
+    refused.
 
     Args:
-        now: This ps, which has given up in that epoch and kept what it has.
+        now: Part of this ps, which has given up in that epoch and kept what it has.
         leader: The ps that leads now.
         epoch: In which it leads.
-        even_with: Those that had everything when the last push had been answered here.
+        even_with: The ps that had everything when the last push had been answered here.
     """
     if now != Replica(ReplicaRole.FOLLOWING, epoch, is_whole=True) or leader not in even_with:
         return None
@@ -182,12 +190,12 @@ def followed_on(
 
 
 def copied_whole(now: Replica) -> Replica:
-    """The copy is complete."""
+    """Note that the copy is complete."""
     return replace(now, is_whole=True)
 
 
 def takes_record(now: Replica, leader: TaskId, epoch: int, position: int, have: int) -> bool:
-    """Whether a follower takes a record.
+    """Return whether a follower takes a record.
 
     Args:
         now: The follower.
@@ -205,5 +213,5 @@ def takes_record(now: Replica, leader: TaskId, epoch: int, position: int, have: 
 
 
 def took_record(now: Replica, epoch: int) -> Replica:
-    """A record was taken: its epoch is known from now on."""
+    """Note that a record was taken: its epoch is known from now on."""
     return now if epoch == now.epoch else replace(now, epoch=epoch)

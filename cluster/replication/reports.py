@@ -1,4 +1,4 @@
-"""What a ps reports to the chief about its shares. Pure."""
+"""Reports of a ps to the chief about its shares. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from .replica import ReplicaRole
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """One that a leader sends records to.
+    """A follower that a leader sends records to.
 
     Attributes:
         task: The follower.
@@ -31,14 +31,14 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """What a ps is to one share.
+    """The state of a share on a ps.
 
     Attributes:
         share: Number of the share.
         role: Whether the ps leads or follows it.
         epoch: The latest that the ps has heard of.
         is_whole: Whether it has all contents.
-        followers: Those of a leader.
+        followers: Followers of a leader.
         held_bytes: Bytes of its values and slots, at the leader.
         pushes: Pushes that were applied since the ps began to lead.
         received_bytes: Payload received from workers since then.
@@ -56,7 +56,7 @@ class ShareState:
 
 @dataclass(frozen=True, slots=True)
 class ShareLeader:
-    """What the chief tells those that have sessions with ps.
+    """The leader of a share, as the chief tells it to those that have sessions with ps.
 
     Attributes:
         share: Number of the share.
@@ -75,12 +75,12 @@ class ShareLeader:
 
 @dataclass(frozen=True, slots=True)
 class PsReport:
-    """What a ps reports.
+    """A report of a ps.
 
     Attributes:
         process: Identity of the process: one that is started again has another.
-        draining: It was asked to leave.
-        shares: Those that it leads or follows.
+        draining: Whether it was asked to leave.
+        shares: States of the shares that it leads or follows.
     """
 
     process: int

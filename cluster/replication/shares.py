@@ -37,15 +37,15 @@ class Shares:
     """All shares of a job. Not thread-safe.
 
     Args:
-        replicas: How many ps are to have each share, the leader included.
+        replicas: Number of ps that are to have each share, the leader included.
         homes: Every share with the ps that is to lead it first.
         spreads: A ps that comes, or comes back, is given as many shares as the others lead.
-        configurations: Those that were written down, of a chief that has restarted.
+        configurations: Configurations that were written down, of a chief that has restarted.
         processes: The processes of the ps that they are about.
 
     Attributes:
         configurations: The latest, by share.
-        processes: Which process each ps is; one that is started again has another.
+        processes: Process of each ps; one that is started again has another.
         lost: Shares that no ps has any more.
         move: The last move that was asked for; at most one is under way. None: there was none.
     """
@@ -77,11 +77,11 @@ class Shares:
     # -- events --------------------------------------------------------------------------------
 
     def begin(self) -> list[Lead]:
-        """The orders of the configurations that were written down, again."""
+        """Repeat the orders of the configurations that were written down."""
         return [order for each in self.configurations.values() for order in orders(each)]
 
     def reported(self, task: TaskId, report: PsReport) -> list[Reconfiguration]:
-        """What follows from a ps's report."""
+        """Decide what follows from a ps's report."""
         decided = []
         if self.processes.get(task, report.process) != report.process:
             decided += self.gone(task)
@@ -99,14 +99,14 @@ class Shares:
         return decided
 
     def _begins_with(self, task: TaskId) -> list[int]:
-        """Shares that have not been led yet and begin at this ps."""
+        """List the shares that have not been led yet and begin at this ps."""
         known = self.configurations.keys() | self.lost
         return [share for share, home in self._homes.items() if home == task and share not in known]
 
     def _left_out(
         self, task: TaskId, now: Configuration | None, state: ShareState | None
     ) -> Iterable[Reconfiguration]:
-        """A ps that has something of a share from an epoch before, and is not counted on.
+        """Handle a ps that has something of a share from an epoch before, and is not counted on.
 
         Until another one leads in the epoch that leaves it out, workers have it alone: the order to
         lead may wait for a ps that does not answer, or for the next chief.
@@ -156,13 +156,13 @@ class Shares:
                 self._copying[now.share] = follower.task
 
     def gone(self, task: TaskId, *, is_suspected: bool = False) -> list[Reconfiguration]:
-        """A ps is lost, or suspected to be: it leads and follows nothing any more.
+        """Leave out a ps that is lost, or suspected to be: it leads and follows nothing any more.
 
         Args:
             task: The ps.
-            is_suspected: It does not answer, and may be there still: as the last replica of a share
-                it is counted on. It may be the chief that is cut off, and from all ps. One that is
-                being copied to may have its leader's pushes wait without end.
+            is_suspected: Whether it does not answer, and may be there still: as the last replica of
+                a share it is counted on. It may be the chief that is cut off, and from all ps. One
+                that is being copied to may have its leader's pushes wait without end.
         """
         for tasks in (self._alive, self._draining, self._newcomers):
             tasks.discard(task)
@@ -225,7 +225,7 @@ class Shares:
         return self.move
 
     def _why_not(self, now: Configuration, to: TaskId) -> str:
-        """Why a ps cannot come to lead a share; empty: it can."""
+        """Say why a ps cannot come to lead a share; empty: it can."""
         if to == now.leader:
             return "it leads it already"
         if to not in self._alive:
@@ -233,7 +233,9 @@ class Shares:
         return "it was asked to leave" if to in self._draining else ""
 
     def settled(self) -> list[TaskId]:
-        """The ps among which shares may be moved about; none while anything else is to be done."""
+        """List the ps among which shares may be moved about; none while anything else is to be
+        done.
+        """
         under_way = self.move is not None and not self.move.phase.is_over
         lacking = any(len(each.replicas) < self._replicas for each in self.configurations.values())
         if under_way or lacking or self._draining or self._copying or self.lost:
@@ -241,7 +243,9 @@ class Shares:
         return sorted(self._alive, key=lambda task: task.index)
 
     def move_to_newcomer(self) -> tuple[int, TaskId] | None:
-        """The share to move next to a ps that has come, and that ps; None: none, or not now."""
+        """Choose the share to move next to a ps that has come, and that ps; None: none, or not
+        now.
+        """
         servers = self.settled() if self._newcomers else []
         if not servers:
             return None
@@ -251,7 +255,7 @@ class Shares:
         return best
 
     def _moved(self) -> Iterable[Reconfiguration]:
-        """The handover of the share that is moving, once the other ps follows it."""
+        """Hand over the share that is moving, once the other ps follows it."""
         move = self.move
         if move is None or move.phase.is_over:
             return
@@ -284,12 +288,14 @@ class Shares:
                 )
 
     def may_hear(self, task: TaskId) -> bool:
-        """Whether a ps may hear an order: it does not only stay since it is the last replica."""
+        """Return whether a ps may hear an order: it does not only stay since it is the last
+        replica.
+        """
         return task not in self._silent
 
     def obeyed(self, order: Lead) -> None:
-        """A ps leads now, as it was told to; with followers that it has no link to, it answers
-        nothing yet.
+        """Note that a ps leads now, as it was told to; with followers that it has no link to, it
+        answers nothing yet.
         """
         now = self.configurations.get(order.share)
         if now is not None and now.epoch == order.epoch:
@@ -335,7 +341,9 @@ class Shares:
     def _replaces_first(
         self, now: Configuration, staying: Sequence[TaskId], stays: Callable[[TaskId], bool]
     ) -> bool:
-        """Whether followers that are to leave stay until another ps has a copy in their place."""
+        """Return whether followers that are to leave stay until another ps has a copy in their
+        place.
+        """
         others = self._alive - self._draining - {*now.replicas}
         leavers = self._draining.intersection(now.followers)
         return len(staying) < self._replicas and bool(others) and all(map(stays, leavers))
@@ -353,7 +361,7 @@ class Shares:
         return move is not None and move.share == share and not move.phase.is_over
 
     def copies(self, may_copy: Callable[[int], bool] = lambda share: True) -> list[CopyTo]:  # noqa: ARG005
-        """Copies to begin: of shares with fewer replicas than wanted.
+        """List copies to begin: of shares with fewer replicas than wanted.
 
         Args:
             may_copy: Whether a share may be copied now; asked once there is a ps to copy it to.
@@ -379,7 +387,7 @@ class Shares:
         return begun
 
     def _moves_to(self, share: int) -> TaskId | None:
-        """Where a share is moving to; None: nowhere."""
+        """Find where a share is moving to; None: nowhere."""
         move = self.move
         if move is None or move.phase is not MovePhase.COPYING or move.share != share:
             return None
@@ -396,11 +404,13 @@ class Shares:
         return True
 
     def copy_refused(self, order: CopyTo) -> None:
-        """An order to copy was not obeyed."""
+        """Note that an order to copy was not obeyed."""
         self._copying.pop(order.share, None)
 
     def _candidates(self, share: int) -> list[TaskId]:
-        """Ps that may get a copy, those with the fewest replicas first, then the next in turn."""
+        """List the ps that may get a copy, those with the fewest replicas first, then the next in
+        turn.
+        """
         held = Counter(task for each in self.configurations.values() for task in each.replicas)
         held.update(self._copying.values())
         staying = self._alive - self._draining
@@ -417,13 +427,13 @@ class Shares:
         )
 
     def may_leave(self, task: TaskId) -> bool:
-        """Whether a ps that was asked to leave has nothing that is needed."""
+        """Return whether a ps that was asked to leave has nothing that is needed."""
         return task in self._draining and not any(
             task in each.replicas for each in self.configurations.values()
         )
 
     def is_stuck(self, task: TaskId) -> bool:
-        """Whether a ps that was asked to leave has what no other ps is there to take."""
+        """Return whether a ps that was asked to leave has what no other ps is there to take."""
         others = self._alive - self._draining
         return task in self._draining and not self.may_leave(task) and not others
 
@@ -433,7 +443,7 @@ def _listed(names: Iterable[object]) -> str:
 
 
 def lead_orders(decided: Iterable[Reconfiguration]) -> list[tuple[GiveUpShare | None, Lead]]:
-    """The orders to lead in some decisions, the last one of each share.
+    """List the orders to lead in some decisions, the last one of each share.
 
     Returns:
         Per share (the order to the ps that led before, if that lives; the order to lead).
@@ -451,7 +461,7 @@ def lead_orders(decided: Iterable[Reconfiguration]) -> list[tuple[GiveUpShare | 
 
 
 def other_orders(decided: Iterable[Reconfiguration]) -> list[GiveUpShare]:
-    """The orders to those that have been left out before."""
+    """List the orders to those that have been left out before."""
     return [
         order
         for each in decided

@@ -64,7 +64,7 @@ class JobLog:
         self.end += len(data)
 
     def _open_last(self) -> int:
-        """The file for the next line, opened; a new one if the last is full or gone."""
+        """Open the file for the next line; a new one if the last is full or gone."""
         if self._segments and self._segments[-1].size < _SEGMENT_BYTES:
             try:
                 return os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
@@ -77,7 +77,7 @@ class JobLog:
         return os.open(self._segments[-1].path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def read(self, offset: int) -> Piece:
-        """The lines from an offset on, as many as fit an answer.
+        """Read the lines from an offset on, as many as fit an answer.
 
         Args:
             offset: Offset from an earlier piece; 0: the beginning.

@@ -25,7 +25,7 @@ class PackageStore:
         self._uploads: dict[str, int] = {}  # bytes that are there
 
     def has(self, digest: str) -> bool:
-        """Whether all of a package is here; what is no digest names none."""
+        """Return whether all of a package is here; what is no digest names none."""
         return _is_digest(digest) and (self._folder / digest).exists()
 
     def put(self, digest: str, offset: int, data: bytes, total: int) -> int:
@@ -72,7 +72,7 @@ class PackageStore:
         return held
 
     def get(self, digest: str, offset: int) -> tuple[bytes, int]:
-        """A piece of a package, and the size of all of it.
+        """Read a piece of a package; returns also the size of all of it.
 
         Raises:
             RefusedError: It is not here.

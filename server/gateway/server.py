@@ -72,7 +72,7 @@ class GatewayServer(HostedServer):
         self._ticks.start()
 
     def samples(self) -> Iterator[Sample]:
-        """The cluster's jobs and nodes, and who has come, for Prometheus."""
+        """Yield the cluster's jobs and nodes, and the callers, for Prometheus."""
         yield from self._servicer.samples()
         yield from self._host.samples()
 

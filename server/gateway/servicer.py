@@ -80,7 +80,7 @@ class GatewayServicer:
     # -- nodes -------------------------------------------------------------------------------
 
     def Poll(self, request: gateway_pb2.PollRequest, visitor: Visitor) -> gateway_pb2.PollResponse:
-        """A node's events, and its orders."""
+        """Take a node's events, and return its orders."""
         task = codec.task_from_wire(request.node)
         if visitor.principal is not None and not visitor.principal.may_be(task):
             raise RefusedError(f"{visitor.principal} is not the node {task.short}")
@@ -151,7 +151,7 @@ class GatewayServicer:
     def GetPackage(
         self, request: gateway_pb2.GetPackageRequest, _: Visitor
     ) -> gateway_pb2.PackagePiece:
-        """A piece of a package, for a node."""
+        """Return a piece of a package, for a node."""
         with self._changed:
             data, total = self._packages.get(request.digest, request.offset)
         return gateway_pb2.PackagePiece(
@@ -163,7 +163,7 @@ class GatewayServicer:
     def PutPackage(
         self, request: gateway_pb2.PackagePiece, _: Visitor
     ) -> gateway_pb2.PutPackageResponse:
-        """A piece of a package, from a driver."""
+        """Take a piece of a package, from a driver."""
         with self._changed:
             self._folder()
             held = self._packages.put(request.digest, request.offset, request.data, request.total)
@@ -213,7 +213,7 @@ class GatewayServicer:
         return info
 
     def ListJobs(self, _: gateway_pb2.ListJobsRequest, __: Visitor) -> gateway_pb2.ListJobsResponse:
-        """All jobs and nodes."""
+        """Return all jobs and nodes."""
         with self._open() as table:
             nodes = [
                 gateway_pb2.Node(
@@ -230,7 +230,7 @@ class GatewayServicer:
     def Follow(
         self, request: gateway_pb2.FollowRequest, visitor: Visitor
     ) -> gateway_pb2.FollowResponse:
-        """Lines of a job from an offset on, or its end."""
+        """Wait for lines of a job from an offset on, or its end."""
         check_number(request.offset, bounds.MAX_COUNT, "offset", "a driver")
         until = time.monotonic() + _wait_s(request.wait_s)
         with self._changed:
@@ -282,7 +282,7 @@ class GatewayServicer:
     def OpenRoute(
         self, request: gateway_pb2.OpenRouteRequest, _: Visitor
     ) -> gateway_pb2.OpenRouteResponse:
-        """A ticket for a connection to a task of a job that runs."""
+        """Issue a ticket for a connection to a task of a job that runs."""
         task = codec.task_from_wire(request.destination)
         with self._open() as table:
             job = table.find(request.job)
@@ -320,7 +320,7 @@ class GatewayServicer:
 
     @contextmanager
     def _open(self) -> Iterator[JobTable]:
-        """The table under its lock; calls that wait look again afterwards."""
+        """Lend the table under its lock; calls that wait look again afterwards."""
         with self._changed:
             try:
                 yield self._table
@@ -328,7 +328,7 @@ class GatewayServicer:
                 self._changed.notify_all()
 
     def samples(self) -> Iterator[Sample]:
-        """The cluster's jobs and nodes, for Prometheus."""
+        """Yield the cluster's jobs and nodes, for Prometheus."""
         with self._changed:
             jobs = [job.state.value for job in self._table.jobs.values()]
             nodes = ["lost" if node.is_lost else "alive" for node in self._table.nodes.values()]
@@ -372,7 +372,7 @@ class GatewayServicer:
 
 
 def _wait_s(asked_s: float) -> float:
-    """How long to wait; not at all for what is no number."""
+    """Limit how long to wait; not at all for what is no number."""
     return min(asked_s, _MAX_WAIT_S) if asked_s > 0 else 0.0
 
 

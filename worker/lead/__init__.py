@@ -1,1 +1,1 @@
-"""What the task that leads a job does: which job it is, its checkpoints, its loop and its end."""
+"""Leading of a job: its identity, its checkpoints, its loop and its end."""

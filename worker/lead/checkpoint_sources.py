@@ -37,7 +37,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WholeOrDelta:
-    """What kind of checkpoint is to be written.
+    """The kind of checkpoint that is to be written.
 
     Attributes:
         base: Name of a whole checkpoint, and the digest of its manifest: what changed since it is
@@ -119,7 +119,7 @@ class PsShards:
     """Every ps writes its shards, below its own model directory, while training goes on.
 
     Args:
-        controls: One per ps.
+        controls: Controls of the ps, one each.
         leaders: Returns each share with the ps that leads it; None: each ps leads its own.
         cutter: Takes one moment of all ps, which is then saved; None: the ps save what they have.
         process_of: Returns the process of a ps that has the variables; 0: any that leads a share.
@@ -244,7 +244,7 @@ class ProgramVariables:
         self._taken: Snapshot | None = None
 
     def try_model_dir(self, model_dir: Folder) -> None:
-        """Nothing to do: no other task writes."""
+        """Do nothing: no other task writes."""
 
     def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
         """Read the files here; see :class:`CheckpointSource`."""
@@ -271,7 +271,7 @@ class ProgramVariables:
 def source_of(
     servers: PsShards, snapshots: JobSnapshots | None, *, in_use: bool, alone: bool
 ) -> CheckpointSource:
-    """What a job saves now.
+    """Choose what a job saves now.
 
     Args:
         servers: The job's parameter servers.

@@ -34,7 +34,7 @@ class Checkpointer:
         source: Returns the source of the next checkpoint's values.
         keep: Number of complete checkpoints to keep.
         writer: The task that writes the manifests, for messages.
-        whole_every: Of so many checkpoints one is whole; those after it are deltas of it.
+        whole_every: Number of checkpoints of which one is whole; those after it are deltas of it.
 
     Attributes:
         last: The checkpoint that was saved or chosen last.
@@ -74,7 +74,7 @@ class Checkpointer:
             raise storage_error(error, self._model_dir, self._writer) from error
 
     def read_record(self) -> JobRecord:
-        """The record of the last job in this directory."""
+        """Read the record of the last job in this directory."""
         return read_job_record(self._folder)
 
     def record(self, record: JobRecord) -> None:
@@ -98,14 +98,14 @@ class Checkpointer:
         self.try_server(self._source())
 
     def try_server(self, source: CheckpointSource) -> None:
-        """The same with the ps of one source."""
+        """Try the model directory with the ps of one source."""
         try:
             source.try_model_dir(self._folder)
         except OSError as error:
             raise storage_error(error, self._model_dir, self._writer) from error
 
     def choose(self, *, verify: bool = True) -> CheckpointInfo | None:
-        """The newest checkpoint that is whole; None: there is none.
+        """Choose the newest checkpoint that is whole; None: there is none.
 
         Newer ones that are damaged are logged and renamed, so that no reader takes them.
 
@@ -211,7 +211,7 @@ class _Verifier:
     """Checks checkpoints and the whole ones that deltas need, each once.
 
     Args:
-        source: Who reads the files.
+        source: Source that reads the files.
         model_dir: Where the checkpoints are.
 
     Attributes:

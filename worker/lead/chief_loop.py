@@ -57,7 +57,7 @@ class ChiefLoop:
         locked_job: The job.
         who: The chief.
         address: The chief's address; workers that do not have it ask a ps for it.
-        controls: One per ps.
+        controls: Controls of the ps, one each.
         saver: Saves the job.
         settings: Periods, and whether the job's numbers are written for TensorBoard.
         keeper: Says which ps lead, in a job whose shares move.
@@ -203,7 +203,7 @@ class ChiefLoop:
         Args:
             global_step: The last global step that the chief's program has seen.
             why_no_next: Why no other chief follows; empty: one does; None: that cannot be known.
-            watch_s: How long the others are watched; None: where others train on meanwhile for a
+            watch_s: Time that the others are watched; None: where others train on meanwhile for a
                 quarter of ``leave_grace_s``, 15 seconds at most; else for three seconds, or for one
                 if it is known that another chief follows. Unit: seconds.
 
@@ -242,8 +242,8 @@ class ChiefLoop:
         return True
 
     def _stops_with_others(self, at_work: Sequence[TaskId]) -> bool:
-        """Whether the job stops, or is over: also if all that were at work have left, or a ps is
-        about to, whose shares nobody would give to others.
+        """Return whether the job stops, or is over: also if all that were at work have left, or a
+        ps is about to, whose shares nobody would give to others.
         """
         leaving = self._draining
         with self._locked_job.open() as (job, _):
@@ -370,7 +370,7 @@ class ChiefLoop:
         """
 
         def end(control: PsControl) -> bool:
-            """Whether the ps need not be told again."""
+            """End the job on a ps; returns whether it need not be told again."""
             try:
                 again = returns and phase is Phase.FAILED and control.task in begun_again
                 control.end_job(phase, reason, timeout_s=_ATTACH_S, began_again=again)
@@ -417,7 +417,9 @@ class ChiefLoop:
                     member.enter(State.LOST, now, "its process has ended")
 
     def _comes_back(self, task: TaskId) -> bool:
-        """Whether a ps that does not answer may be starting again, and would wait for a chief."""
+        """Return whether a ps that does not answer may be starting again, and would wait for a
+        chief.
+        """
         if self._keeper is None or not self._keeper.has_all:
             return False
         with self._locked_job.open() as (job, now):

@@ -58,7 +58,7 @@ class TakenCut:
         return self.marks[0]
 
     def record(self) -> CutRecord:
-        """What a manifest says of it."""
+        """Make the record of it for a manifest."""
         return CutRecord(
             number=self.number,
             workers={str(who.task): who.generation for who in self.pushes},
@@ -76,7 +76,7 @@ class Cutter:
         locked_job: The job.
         who: The chief.
         leaders: Returns each share with the ps that leads it.
-        settings: How long pushes wait, and how often workers are heard of.
+        settings: Settings: how long pushes wait, and how often workers are heard of.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Cutter:
 
         Args:
             reader: The task.
-            rows_only: Of the rows that it has named, and no other values.
+            rows_only: Whether only the rows are wanted that it has named, and no other values.
 
         Returns:
             (its number, its global step, the mark of each worker)
@@ -151,7 +151,7 @@ class Cutter:
         self._end(cut.number, cut.led)
 
     def release_number(self, number: int, reader: Incarnation) -> None:
-        """The same, for the task that it was taken for."""
+        """Release the cut with this number, for the task that it was taken for."""
         kept, is_read = self._kept, self._kept_until is not None
         if kept is not None and kept.number == number and is_read and self._reader == reader.task:
             self.release(kept)

@@ -1,4 +1,4 @@
-"""Which checkpoints of a job are whole, and which are deltas. Pure: neither files nor a clock.
+"""Choice between whole checkpoints and deltas of a job. Pure: neither files nor a clock.
 
 A delta is one of the last whole checkpoint, not of the one before it: to read it takes two
 checkpoints, one that is damaged or removed costs no other, and a ps has to know changes since one
@@ -16,7 +16,7 @@ class DeltaPolicy:
     """See the module.
 
     Attributes:
-        whole_every: Of so many checkpoints one is whole.
+        whole_every: Number of checkpoints of which one is whole.
         base: Name of the last whole one that deltas may name, and digest of its manifest.
         deltas: Number of checkpoints since.
     """
@@ -26,7 +26,7 @@ class DeltaPolicy:
     deltas: int = 0
 
     def following(self, *, final: bool) -> WholeOrDelta:
-        """What the next checkpoint is to be; the last one of a job is whole."""
+        """Choose the kind of the next checkpoint; the last one of a job is whole."""
         if final or self.whole_every == 1:
             return WHOLE
         if self.base is None or self.deltas + 1 >= self.whole_every:
@@ -36,14 +36,14 @@ class DeltaPolicy:
     def after(
         self, kind: WholeOrDelta, name: str, digest: str, manifest: Manifest
     ) -> "DeltaPolicy":
-        """The policy once a checkpoint was written.
+        """Make the policy once a checkpoint was written.
 
         Args:
-            kind: What it was to be.
-            name: Its name.
+            kind: Kind that it was to be.
+            name: Name of the checkpoint.
             digest: Digest of its manifest.
-            manifest: What it is. If a delta has whole parts, since a ps did not know what changed
-                or too much had, a whole one is next.
+            manifest: Manifest of the checkpoint. If a delta has whole parts, since a ps did not
+                know what changed or too much had, a whole one is next.
         """
         if kind.may_be_base:
             return replace(self, base=(name, digest), deltas=0)

@@ -91,7 +91,7 @@ def wait_for_workers(
 
 
 def _workers_of(job: "Job", not_here: Collection[State]) -> tuple[int, list[TaskId]]:
-    """The number of workers that are in none of these states, and the workers that are."""
+    """Count the workers that are in none of these states, and list the workers that are."""
     workers = [member for member in job.members.values() if member.task.type == WORKER]
     missing = [member.task for member in workers if member.state in not_here]
     return len(workers) - len(missing), missing

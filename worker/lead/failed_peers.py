@@ -31,7 +31,7 @@ _MOST = 16  # pods that are asked for in one look
 def failed_peers(
     locked_job: LockedJob, job: str, *, asks_ps: bool, folder: Path = ACCOUNT_FOLDER
 ) -> "FailedPeers | None":
-    """What looks at the tasks that do not join; None: this chief may not.
+    """Make what looks at the tasks that do not join; None: this chief may not.
 
     Args:
         locked_job: The job.
@@ -119,7 +119,7 @@ class FailedPeers:
         return False
 
     def _why_one_failed(self, tasks: Sequence[TaskId]) -> str:
-        """The sentence about the first task whose pod is known to fail; empty: none is."""
+        """Write the sentence about the first task whose pod is known to fail; empty: none is."""
         at = self._next % len(tasks) if tasks else 0
         self._next = at + _MOST
         for task in [*tasks[at:], *tasks[:at]][:_MOST]:
@@ -130,14 +130,14 @@ class FailedPeers:
         return ""
 
     def _why_workers_failed(self) -> str:
-        """The sentence about the Job of the workers; empty: it has not failed."""
+        """Write the sentence about the Job of the workers; empty: it has not failed."""
         path = path_of_own_job(self._job, WORKER, self._namespace)
         why = failure_of(self._read(path))
         name = f"{self._job}-{WORKER}"
         return f"the Job {name} has failed, and makes no worker any more: {why}" if why else ""
 
     def _read(self, path: str) -> Any:
-        """An object; empty if there is none (yet)."""
+        """Read an object; empty if there is none (yet)."""
         try:
             return self._account.read(path)
         except NotFoundError:

@@ -1,4 +1,5 @@
-"""Which job a chief leads: the one that its settings name, the one its ps serve, or a new one.
+"""Identity of the job that a chief leads: the one that its settings name, the one its ps serve, or
+a new one.
 
 The ps keep a job's variables, so they also know its id: a chief that restarts takes it from there,
 and its workers stay in the job. They know the generation of the last chief, too, so that the
@@ -30,7 +31,7 @@ _QUIET = 4  # of a lease
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """What the ps know of a job that a chief begins or goes on with.
+    """Knowledge of the ps about a job that a chief begins or goes on with.
 
     Attributes:
         job: The job's id.
@@ -56,15 +57,15 @@ def find_job(
     is_enough: Callable[[Mapping[TaskId, str]], bool] = lambda jobs: False,  # noqa: ARG005
     not_needed: Collection[TaskId] = (),
 ) -> KnownJob:
-    """The job that ``chief`` begins or goes on with.
+    """Find the job that ``chief`` begins or goes on with.
 
     Where another chief was heard of just now, this waits until it is silent for a quarter of a
     lease. A chief does not wait for worker 0, which led for lack of a chief.
 
     Args:
-        controls: One per ps.
+        controls: Controls of the ps, one each.
         chief: The task that leads.
-        settings: Its settings.
+        settings: Settings of the chief.
         still_wanted: Called during waits; raises to give up.
         clock: For tests.
         is_enough: Whether these ps, with the job that each serves, have all variables of it. Else
@@ -142,7 +143,7 @@ def _ask(controls: Sequence[PsControl], not_needed: Collection[TaskId]) -> _Answ
 
 
 def _known(answers: _Answers, settings: Settings) -> KnownJob:
-    """The job that no chief leads now, or a new one."""
+    """Find the job that no chief leads now, or make a new one."""
     control, job = next((pair for pair in answers.led if pair[1].job), (None, None))
     if not settings.job_id and control is not None and job is not None:
         log.info(

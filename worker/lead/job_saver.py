@@ -29,7 +29,7 @@ class JobSaver:
     Args:
         locked_job: The job.
         checkpointer: Saves the job; None: no checkpoints, and no record.
-        settings: How often to save.
+        settings: Settings that say how often to save.
 
     Attributes:
         keeper: Adds what leads where to the record, in a job whose shares move.
@@ -59,7 +59,9 @@ class JobSaver:
         return last.global_step if last is not None else 0
 
     def has_changed(self, step: int, pushes: int) -> bool:
-        """Whether there is anything to save: what is assigned outside of steps counts, too."""
+        """Return whether there is anything to save: what is assigned outside of steps counts,
+        too.
+        """
         saved_pushes = self._checkpointer.saved_pushes if self._checkpointer is not None else 0
         return step > self.saved_step or pushes > saved_pushes
 

@@ -32,7 +32,7 @@ class JobSummaries:
         self._older = self._before  # the one before that
 
     def sample(self, job: Job, now: float, *, is_last: bool = False) -> JobSample | None:
-        """A sample if one is due, else None; the caller holds the job's lock."""
+        """Take a sample if one is due, else None; the caller holds the job's lock."""
         is_due = now - self._before.at >= sample_every_s(now - self._began)
         return sample_job(job, now) if is_due or is_last else None
 
@@ -56,7 +56,7 @@ class JobSummaries:
 
 
 def open_job_summaries(settings: Settings, now: float) -> JobSummaries | None:
-    """A job's summaries, if its settings ask for them; else None.
+    """Open a job's summaries, if its settings ask for them; else None.
 
     Args:
         settings: The chief's settings.

@@ -138,7 +138,7 @@ class JobLeader:
                 )
 
     def _controls_of_newcomers(self) -> list[PsControl]:
-        """The ps that had come to the job before, of those that had some of its shares."""
+        """List the ps that had come to the job before, of those that had some of its shares."""
         record, here = self._record, {control.task for control in self._controls}
         if record is None or not self._settings.shares_move:
             return []
@@ -156,7 +156,9 @@ class JobLeader:
         return record is not None and record.job == known.job and known.has_shares
 
     def _have_all(self, jobs: Mapping[TaskId, str]) -> bool:
-        """Whether some ps, with the job that each serves, have each share of the job before."""
+        """Return whether some ps, with the job that each serves, have each share of the job
+        before.
+        """
         record = self._record
         if record is None or not record.shares or not self._settings.shares_move:
             return False
@@ -187,7 +189,7 @@ class JobLeader:
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
 
     def _process_of(self, task: TaskId) -> int:
-        """The process of a ps that has its variables; 0: those that lead shares have them."""
+        """Find the process of a ps that has its variables; 0: those that lead shares have them."""
         if self._keeper is not None:
             return 0
         with self.locked_job.open() as (job, _):
@@ -351,7 +353,7 @@ class JobLeader:
         return names
 
     def end_first_steps(self) -> None:
-        """From now on nobody waits for the first steps of others."""
+        """Let nobody wait for the first steps of others from now on."""
         with self.locked_job.open() as (job, _):
             job.holds_first_steps = False
             job.wait_for("")
@@ -384,7 +386,7 @@ class JobLeader:
         return self._loop.failure if self._loop is not None else None
 
     def samples(self) -> Iterator[Sample]:
-        """Samples of the job, for Prometheus."""
+        """Yield samples of the job, for Prometheus."""
         with self.locked_job.open() as (job, now):
             states = [(member.task.type, member.state.value) for member in job.members.values()]
             phase, step, goal, age_s = (

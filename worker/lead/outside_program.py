@@ -83,7 +83,7 @@ class _OutsideProgram:
         return phase.exit_code
 
     def _wait_for_program(self, leader: JobLeader) -> Incarnation | None:
-        """The program's registration; None: this process was asked to stop before."""
+        """Wait for the program's registration; None: this process was asked to stop before."""
         limit_s = self._settings.join_timeout_s
         waits = WaitLog(self._task, limit_s=limit_s, limit="join_timeout_s")
         clock = leader.locked_job.clock

@@ -24,7 +24,7 @@ stay when their part is over."""
 
 
 def chief_account(folder: Path = ACCOUNT_FOLDER) -> tuple[PodAccount, str] | None:
-    """The account of a chief that ends what is left of its job, and its namespace; None: this
+    """Find the account of a chief that ends what is left of its job, and its namespace; None: this
     process has none.
 
     Args:
@@ -37,19 +37,19 @@ def chief_account(folder: Path = ACCOUNT_FOLDER) -> tuple[PodAccount, str] | Non
 
 
 def path_of_own_job(job: str, role: str, namespace: str) -> str:
-    """The path of the API where the Job of a role is, or the StatefulSet in its place.
+    """Write the path of the API where the Job of a role is, or the StatefulSet in its place.
 
     Args:
         job: Name of the job.
         role: The role.
-        namespace: Its namespace.
+        namespace: Namespace of the job.
     """
     group, kinds = ("apps", "statefulsets") if read_environment(HOLDS) else ("batch", "jobs")
     return f"/apis/{group}/v1/namespaces/{namespace}/{kinds}/{job}-{role}"
 
 
 def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str | None:
-    """Why no pod follows that of this chief; empty: one does. None: that is not known.
+    """Say why no pod follows that of this chief; empty: one does. None: that is not known.
 
     Args:
         job: Name of the job.
@@ -71,7 +71,7 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str 
 
 
 def why_job_ends(job: Any) -> str:
-    """Why a Job or a StatefulSet makes no pod any more; empty: it does.
+    """Say why a Job or a StatefulSet makes no pod any more; empty: it does.
 
     Args:
         job: The object, as the API has it.
@@ -91,12 +91,12 @@ def _maker() -> str:
 
 
 def has_failed(job: Any) -> bool:
-    """Whether a Job has failed, or is about to: its pods are being stopped. Pure."""
+    """Return whether a Job has failed, or is about to: its pods are being stopped. Pure."""
     return bool(failure_of(job))
 
 
 def failure_of(job: Any) -> str:
-    """Why a Job has failed, in its controller's words; empty: it has not. Pure."""
+    """Say why a Job has failed, in its controller's words; empty: it has not. Pure."""
     for each in (job.get("status") or {}).get("conditions") or []:
         if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
             words = [str(each.get(name) or "") for name in ("reason", "message")]

@@ -39,7 +39,7 @@ class PsWatch:
             port is closed, or it was suspected for ``lost_s``. From the thread.
         closing: Set when nothing is to be asked any more.
         was_led: A chief before has led it: so it is suspected if it does not answer soon.
-        lost_s: How long it is suspected before it is lost. Unit: seconds.
+        lost_s: Time that it is suspected before it is lost. Unit: seconds.
         failed: Called if the thread ends by an exception.
     """
 
@@ -103,11 +103,11 @@ class PsWatch:
                 self._heard(control.task, report)
 
     def _is_lost(self, lost_at: float) -> bool:
-        """Whether a ps that is suspected is not there any more."""
+        """Return whether a ps that is suspected is not there any more."""
         return time.monotonic() > lost_at or self._control.has_ended(_PORT_S)
 
     def _answers(self) -> bool:
-        """Whether a ps whose call broke off answers another one, soon."""
+        """Return whether a ps whose call broke off answers another one, soon."""
         try:
             self._control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
         except RopewalkError:

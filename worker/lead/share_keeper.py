@@ -64,15 +64,15 @@ class ShareKeeper:
     Args:
         locked_job: The job; its leaders are published there, and it fails with the last replica.
         who: The chief.
-        controls: One per ps.
-        replicas: How many ps are to have each share.
+        controls: Controls of the ps, one each.
+        replicas: Number of ps that are to have each share.
         shares: Number of shares, of a job that begins.
         write: Writes down :meth:`records`; when it returns they are durable.
-        record: What the chief before wrote down; None: nothing.
+        record: Record that the chief before wrote down; None: there is none.
         spreads: A ps that comes is given as many shares as the others lead.
         rebalances: Shares are moved without being asked for, so that no ps has too much work.
-        lost_s: How long the last replica of a share may be silent before the job has lost it; a
-            process that is known to have ended is lost at once. Unit: seconds.
+        lost_s: Longest time that the last replica of a share may be silent before the job has lost
+            it; a process that is known to have ended is lost at once. Unit: seconds.
 
     Raises:
         ValueError: The record is about ps that the job has not.
@@ -164,7 +164,7 @@ class ShareKeeper:
     # -- what is known -------------------------------------------------------------------------
 
     def add_to(self, record: JobRecord) -> JobRecord:
-        """A record with the configurations and processes, to be written down."""
+        """Add the configurations and processes to a record, to be written down."""
         with self._lock:
             shares = tuple(
                 ShareRecord(
@@ -187,7 +187,7 @@ class ShareKeeper:
         )
 
     def leaders(self) -> list[tuple[int, PsControl]]:
-        """Each share with the control of the ps that leads it.
+        """List each share with the control of the ps that leads it.
 
         Raises:
             PeerLostError: A share has no leader.
@@ -209,18 +209,18 @@ class ShareKeeper:
             return not self._shares.lost
 
     def may_leave(self, task: TaskId) -> bool:
-        """Whether a ps that was asked to leave has nothing that is needed."""
+        """Return whether a ps that was asked to leave has nothing that is needed."""
         with self._lock:
             return self._shares.may_leave(task) and not self._leads
 
     def replicated_process(self, task: TaskId) -> int:
-        """Process of a ps, if each share has its replicas; else 0."""
+        """Find the process of a ps, if each share has its replicas; else 0."""
         with self._lock:
             is_whole = self._shares.are_replicated and not self._leads
             return self._shares.processes.get(task, 0) if is_whole else 0
 
     def is_stuck(self, task: TaskId) -> bool:
-        """Whether a ps that was asked to leave has what no other ps is there to take."""
+        """Return whether a ps that was asked to leave has what no other ps is there to take."""
         with self._lock:
             return self._shares.is_stuck(task)
 
@@ -333,7 +333,9 @@ class ShareKeeper:
         return self._shares.reported(task, report)
 
     def _stays(self, task: TaskId) -> bool:
-        """Whether a ps that was asked to leave can wait: it leaves without an answer otherwise."""
+        """Return whether a ps that was asked to leave can wait: it leaves without an answer
+        otherwise.
+        """
         since = self._leaving_since.setdefault(task, time.monotonic())
         return time.monotonic() - since < _LEAVER_STAYS_S
 
@@ -350,7 +352,9 @@ class ShareKeeper:
         return False
 
     def _check_known(self, task: TaskId, report: PsReport) -> None:
-        """A ps that leads in an epoch that was not written down cannot be led: see ADR 0054."""
+        """Refuse a ps that leads in an epoch that was not written down: it cannot be led, see ADR
+        0054.
+        """
         if self._resumes or task in self._shares.processes:
             return
         known = self._shares.configurations
@@ -380,7 +384,7 @@ class ShareKeeper:
             self._tell_to_copy(copy)
 
     def _may_copy(self, share: int) -> bool:
-        """Whether it is time for the next attempt to copy a share."""
+        """Return whether it is time for the next attempt to copy a share."""
         now = time.monotonic()
         if now < self._copy_again.get(share, 0):
             return False

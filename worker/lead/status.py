@@ -34,13 +34,13 @@ def write_status(model_dir: str, chief: "ChiefClient") -> None:
 
 
 def status_json(status: "JobStatus", *, indent: int | None = None) -> str:
-    """A status as a JSON object."""
+    """Write a status as a JSON object."""
     # Not dump_json, which writes a NaN loss as null: that does not read back.
     return json.dumps(_adapter().dump_python(status, mode="json"), indent=indent)
 
 
 def read_status(model_dir: str) -> "JobStatus | None":
-    """The last status that a job has written to its model directory; None if there is none.
+    """Read the last status that a job has written to its model directory; None if there is none.
 
     While the job runs it is the first one: its addresses are right, its numbers are not.
 

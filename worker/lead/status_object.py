@@ -55,7 +55,7 @@ class StatusTarget:
 
 
 def status_target() -> StatusTarget | None:
-    """Where this pod is told to write; None: nowhere."""
+    """Find where this pod is told to write; None: nowhere."""
     said = environment_variables()
     name, namespace = said.get("ROPEWALK_STATUS_OBJECT"), said.get("POD_NAMESPACE")
     if not name or not namespace:
@@ -70,7 +70,7 @@ def status_target() -> StatusTarget | None:
 
 
 def status_writer(locked_job: LockedJob) -> "StatusWriter | None":
-    """The writer of a chief that is told to write its job's state; None: it is not."""
+    """Make the writer of a chief that is told to write its job's state; None: it is not."""
     target, url = status_target(), cluster_url()
     if target is None or not url:
         return None
@@ -84,7 +84,7 @@ class StatusWriter:
         locked_job: The job.
         account: Sends the requests.
         target: Where to.
-        look_s: How often the job is looked at. Unit: seconds.
+        look_s: Time between looks at the job. Unit: seconds.
         now: The time of day.
     """
 
@@ -153,10 +153,10 @@ class StatusWriter:
 
 
 def event_object(event: JobEvent, target: StatusTarget, moment: str) -> dict[str, Any]:
-    """An Event of Kubernetes about the chief's Job, or about the ConfigMap.
+    """Make an Event of Kubernetes about the chief's Job, or about the ConfigMap.
 
     Args:
-        event: What happened.
+        event: Event of the job.
         target: Where the job's state is written.
         moment: The time of day, RFC 3339.
     """

@@ -72,7 +72,7 @@ def copy_block(
     Args:
         stream: Record stream of the store.
         block: The block to copy.
-        held: Its shards, in order.
+        held: Shards of the block, in order.
         follower: The follower that gets it.
         room: Shared memory for tiles on their way; None: the link carries them.
 
@@ -103,11 +103,11 @@ def copy_block(
 
 
 def next_tile(num_bytes: int, took_s: float) -> int:
-    """Size of the next tile, after one that was sent. Pure.
+    """Choose the size of the next tile, after one that was sent. Pure.
 
     Args:
         num_bytes: Size of the last tile.
-        took_s: How long sending it took. Unit: seconds.
+        took_s: Time that sending it took. Unit: seconds.
     """
     if took_s > _SLOW_S:
         return max(_LEAST_TILE, num_bytes // 2)
@@ -136,7 +136,7 @@ def run_and_post(
 
     Args:
         block: The block.
-        update: What the push does to it.
+        update: Update that the push makes to it.
         post: Posts the record, and counts the push if it is complete with it.
         stream: Record stream of the store.
 
@@ -211,7 +211,7 @@ def _send_tile(
 
 
 def _elements(block: Block, num_bytes: int) -> int:
-    """Elements of whole rows that take about so many bytes, slots included."""
+    """Count the elements of whole rows that take about so many bytes, slots included."""
     width = max(1, block.value.size // max(1, block.shards[0].rows))
     per_element = block.value.itemsize + len(block.slots) * block.compute_dtype.itemsize
     return max(1, num_bytes // (width * per_element)) * width

@@ -1,4 +1,4 @@
-"""One follower of a stream of records, and the link that carries them to it."""
+"""A follower of a stream of records, and the link that carries them to it."""
 
 from typing import Protocol
 
@@ -55,14 +55,14 @@ class FollowerLink(Protocol):
 
 
 class Follower:
-    """One follower of a stream.
+    """A follower of a stream.
 
     Args:
         task: The ps.
         link: Connection to it.
 
     Attributes:
-        link: The same.
+        link: Connection to the follower.
         position: Position of the last record that was sent to it.
         acknowledged: The last position that it has acknowledged.
         blocks: Numbers of the blocks whose copy has begun, and of the tables whose copy has ended;
@@ -110,11 +110,11 @@ class Follower:
         return self.position - self.acknowledged
 
     def holds_up(self, position: int) -> bool:
-        """Whether an answer waits for it: one that is not needed has to have read what the worker
-        may write over then, if nothing more.
+        """Return whether an answer waits for it: one that is not needed has to have read what the
+        worker may write over then, if nothing more.
 
         Args:
-            position: Of the last record that the answer is about.
+            position: Position of the last record that the answer is about.
         """
         if not self.is_needed:
             position = min(position, self.borrowed) if self.broken is None else 0
@@ -125,7 +125,7 @@ class Follower:
         self.link.cancel()
 
     def lead_in(self, epoch: int) -> None:
-        """Later records are of this epoch."""
+        """Send later records in this epoch."""
         self.link.lead_in(epoch)
 
     def send(self, record: Record) -> None:

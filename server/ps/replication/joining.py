@@ -22,7 +22,7 @@ def copy_store(
 
     Args:
         store: The leader's.
-        follower: It has nothing yet.
+        follower: Follower that has nothing yet.
         attach: Attaches it to the store, or raises; None: nothing else attaches followers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What comes from a leader: its records, carried out in order, until its link ends."""
+"""Records of a leader, carried out in order, until its link ends."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ class LeaderRecords:
     A leader may come again on another link; what the old one brings then is refused.
 
     Args:
-        part: This ps's part in the share.
+        part: Part of this ps in the share.
         leader: Sends the records.
         cancel: Ends the link. From any thread.
         is_whole: Whether this ps has all that the leader has, and gets no copy.
@@ -64,7 +64,7 @@ class LeaderRecords:
 
         Args:
             epoch: In which it leads.
-            position: Of the record, on its link.
+            position: Position of the record, on its link.
             record: Returns the record.
             accepted: Called before that and before the record is carried out, when it is sure that
                 it will be before this ps leads. Briefly: the share is locked.
@@ -108,7 +108,7 @@ class LeaderRecords:
             part.changed()
 
     def end(self) -> None:
-        """The leader has ended the link: without this ps it answers nothing any more.
+        """End the link: without this ps the leader answers nothing any more.
 
         A copy that was not complete is thrown away.
         """
@@ -123,7 +123,7 @@ class LeaderRecords:
         part.changed()
 
     def fail(self, error: BaseException) -> None:
-        """A record could not be carried out: this ps has not what the leader has."""
+        """Note that a record could not be carried out: this ps has not what the leader has."""
         part = self._part
         with part.lock:
             if part.link is not self or part.replica.role is not ReplicaRole.FOLLOWING:

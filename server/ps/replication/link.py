@@ -30,7 +30,7 @@ class RemoteLink:
     Args:
         follower: The ps that follows.
         address: Where it is.
-        leader: This ps.
+        leader: Incarnation of this ps, which leads.
         share: Number of the share.
         epoch: In which this ps leads it.
         goes_on: The follower has what this ps has, and is copied nothing: this ps followed it, and

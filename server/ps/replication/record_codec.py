@@ -45,7 +45,7 @@ class RecordEncoder:
         segments: Segments that the follower has; None: it can have none.
 
     Attributes:
-        epoch: The same.
+        epoch: Epoch in which the leader leads.
     """
 
     def __init__(self, epoch: int = 1, segments: SegmentsSent | None = None) -> None:
@@ -55,7 +55,7 @@ class RecordEncoder:
         self._rules: dict[int, tuple[UpdateRule, int]] = {}
 
     def encode(self, position: int, record: Record) -> tuple[pb.Record, Sequence[Array]]:
-        """The message of a record, and the arrays that follow it."""
+        """Encode a record as a message, and the arrays that follow it."""
         message, arrays = pb.Record(position=position, epoch=self.epoch), []
         if isinstance(record, BlockUpdated):
             arrays = self._encode_update(message.update, record)
@@ -157,7 +157,7 @@ class RecordEncoder:
 
 
 def has_arrived(message: pb.Record) -> bool:
-    """Whether a record is about a push, whose values came along or stay where they are.
+    """Return whether a record is about a push, whose values came along or stay where they are.
 
     It may be acknowledged before it is carried out: this ps leads only after that. Whoever has the
     acknowledgement of a record knows that those before it are carried out, so values in a worker's
@@ -171,7 +171,7 @@ class RecordDecoder:
 
     Args:
         segments: Segments that the leader has handed on.
-        targets: What is here already.
+        targets: Blocks and tables that are here already.
 
     Attributes:
         dtypes: Per block that of its values, and that of its slots.
@@ -188,11 +188,11 @@ class RecordDecoder:
         }
 
     def decode(self, message: pb.Record, payload: memoryview) -> Record:
-        """The record of a message.
+        """Decode the record of a message.
 
         Args:
-            message: As it came.
-            payload: Its arrays; the record's are views of it.
+            message: Message that came.
+            payload: Arrays of the message; the record's are views of it.
 
         Raises:
             RefusedError: It is no record, or has too few bytes.
@@ -340,7 +340,7 @@ class RecordDecoder:
 
 
 def _dtypes(dtype: DType, *, is_table: bool) -> tuple[DType, DType]:
-    """That of a block's values, and that of its slots."""
+    """Choose the dtype of a block's values, and that of its slots."""
     is_narrow = is_float(dtype) and dtype.itemsize < 4 and not is_table
     return dtype, np.dtype(np.float32) if is_narrow else dtype
 
@@ -364,7 +364,7 @@ class _Payload:
 
 
 def _offset_in(segment: SharedSegment, values: Array) -> int | None:
-    """Where some values are in a segment; None: they are elsewhere."""
+    """Find where some values are in a segment; None: they are elsewhere."""
     offset = values.ctypes.data - segment.memory.ctypes.data
     is_there = offset >= 0 and offset + values.nbytes <= segment.num_bytes
     return offset if is_there and values.flags.c_contiguous else None

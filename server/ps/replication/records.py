@@ -1,4 +1,4 @@
-"""What happens to a store, as values: whoever does the same in the same order has the same bits.
+"""Records of what happens to a store: whoever does the same in the same order has the same bits.
 
 Arrays of a record are views of memory that is used again; a link sends or copies them before
 :meth:`~ropewalk.server.ps.replication.stream.RecordStream.post` returns.
@@ -21,7 +21,7 @@ class BlockUpdated:
     """A push changes a block.
 
     Attributes:
-        block: Its number.
+        block: Number of the block.
         info: With the global step that the leader has resolved.
         segment: Segment of the worker in which values of gradients are; None: in memory of this
             process. They may be read until the worker's next push is answered, which waits for all
@@ -45,12 +45,12 @@ class BlockSet:
     values.
 
     Attributes:
-        block: Its number.
+        block: Number of the block.
         info: The push; None: its rule failed, and these are the values that it left.
-        tiles: What may have changed.
-        versions: Of all shards of the block.
-        updates: The same.
-        initialized: The same.
+        tiles: Tiles that may have changed.
+        versions: Versions of all shards of the block.
+        updates: Numbers of updates of all shards.
+        initialized: Whether each shard is initialized.
         completes: See :class:`BlockUpdated`.
     """
 
@@ -92,7 +92,7 @@ class StepRaised:
 
 @dataclass(frozen=True, slots=True)
 class LogCopied:
-    """Which pushes are complete, and the global step: the first record of a copy.
+    """The marks of complete pushes, and the global step: the first record of a copy.
 
     Attributes:
         contents: Identity of what the share holds; see ``Store.contents``.
@@ -110,7 +110,7 @@ class BlockCopyBegun:
     """A block's shards, and everything of it but values and slots, at one moment.
 
     Attributes:
-        block: Its number.
+        block: Number of the block.
         defined_by: The task that first defined each shard.
         slots: Names of the slot arrays that it has.
         restored_from: Path of the checkpoint of each shard; empty: none.
@@ -153,7 +153,7 @@ class TableCopyBegun:
     """A part of a growing table, whose rows come next.
 
     Attributes:
-        block: Its number.
+        block: Number of the block.
         defined_by: The task that first defined it.
     """
 
@@ -167,7 +167,7 @@ class RowsCopied:
     """Rows of a part of a table.
 
     Attributes:
-        block: Its number.
+        block: Number of the block.
         columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
         removed: Keys whose rows are removed first, int64.
         anew: All rows are removed first.
@@ -184,10 +184,10 @@ class TableCopied:
     """All rows of a part of a table are there, as they were when this was sent.
 
     Attributes:
-        block: Its number.
-        state: What it remembers beside its rows, by name.
+        block: Number of the block.
+        state: State of the table beside its rows, by name.
         version: Version of the part.
-        updates: How often its rule was applied.
+        updates: Number of times that its rule was applied.
         applied: Marks of pushes of tasks.
         closures: Marks of pushes of closures.
     """
@@ -213,7 +213,7 @@ class RuleBound:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Nothing has happened: the leader asks whether it is followed still."""
+    """A record of no change: the leader asks whether it is followed still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ Record = (
 
 
 def completion_of(record: Record) -> PushCompleted | None:
-    """That a push is complete, if a record about a block says so.
+    """Extract that a push is complete, if a record about a block says so.
 
     The leader's global step was at least that of ``info`` then, so a later one makes no difference.
     """
@@ -252,7 +252,7 @@ def completion_of(record: Record) -> PushCompleted | None:
 
 
 def before(update: BlockUpdated, stop: int) -> BlockUpdated:
-    """What an update does to the elements before ``stop`` of a block that has one shard.
+    """Cut an update to the elements before ``stop`` of a block that has one shard.
 
     It counts as the whole update does: the values of the other elements come later.
 
@@ -277,4 +277,4 @@ def before(update: BlockUpdated, stop: int) -> BlockUpdated:
 
 
 BLOCK_RECORDS = (BlockUpdated, BlockSet, CopiedTile, RuleBound)
-"""Those about a block that a follower has begun to copy; it is sent no others of that block."""
+"""Records about a block that a follower has begun to copy; it is sent no others of that block."""

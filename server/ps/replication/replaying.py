@@ -1,4 +1,4 @@
-"""What a follower does with records: the same to its own store, in the same order."""
+"""Replaying of records by a follower: the same to its own store, in the same order."""
 
 from typing import assert_never
 

@@ -19,7 +19,7 @@ _MAX_SEGMENTS = 8192  # a session has two at a time
 
 
 def most_segment_bytes(max_step_bytes: int) -> int:
-    """Size of the largest segment that a worker may hand over. Unit: bytes."""
+    """Compute the size of the largest segment that a worker may hand over. Unit: bytes."""
     # A worker's first segment is larger than it may need.
     return max(max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
 
@@ -34,18 +34,18 @@ class SegmentsSent:
         self._gone: deque[int] = deque()
 
     def number_of(self, segment: SharedSegment) -> int:
-        """The segment's number; 0: the follower does not have it."""
+        """Find the segment's number; 0: the follower does not have it."""
         return self._numbers.get(segment, 0)
 
     def add(self, segment: SharedSegment) -> int:
-        """Number a segment that is handed on now."""
+        """Give a number to a segment that is handed on now."""
         self._last += 1
         self._numbers[segment] = self._last
         weakref.finalize(segment, self._gone.append, self._last).atexit = False
         return self._last
 
     def take_gone(self) -> list[int]:
-        """Numbers of segments that no session has any more, each once."""
+        """Take the numbers of segments that no session has any more, each once."""
         return [self._gone.popleft() for _ in range(len(self._gone))]
 
 
@@ -66,7 +66,7 @@ class SegmentsReceived:
         Args:
             number: The leader's number for it.
             descriptor: The received file; owned from now on.
-            num_bytes: Its size. Unit: bytes.
+            num_bytes: Size of the segment. Unit: bytes.
 
         Raises:
             RefusedError: It cannot be mapped, or there are too many.
@@ -85,7 +85,7 @@ class SegmentsReceived:
             self._segments.pop(number, None)
 
     def part(self, number: int, offset: int, num_bytes: int) -> Array:
-        """Bytes of a segment, uint8.
+        """View bytes of a segment, uint8.
 
         Raises:
             RefusedError: There is no such segment, or it is smaller.

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 
 class RunningSessions:
-    """What uses a share's store, until it has ended. Not thread-safe but for :meth:`ended_within`.
+    """The users of a share's store, until it has ended. Not thread-safe but for
+    :meth:`ended_within`.
 
     Args:
         lock: Held by callers of all other methods.
@@ -16,13 +17,13 @@ class RunningSessions:
         self._running: dict[object, Callable[[], None]] = {}
 
     def begin(self, cancel: Callable[[], None]) -> object:
-        """One begins; returns what it is called in :meth:`end`."""
+        """Add a session; returns its key for :meth:`end`."""
         key = object()
         self._running[key] = cancel
         return key
 
     def end(self, key: object) -> None:
-        """One has ended."""
+        """Remove a finished session."""
         del self._running[key]
         self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""One share on one ps: its store, and this ps's part in it."""
+"""A share on one ps: its store, and this ps's part in it."""
 
 import logging
 import threading
@@ -42,12 +42,12 @@ class ReplicatedShare:
 
     Args:
         number: Number of the share.
-        task: This ps.
+        task: Task of this ps.
         settings: Settings of this ps, for the store's bounds.
         contents: Identity of what the share holds, if this ps is the first to lead it. A worker
             that finds another one knows that its variables are gone.
         changed: Called after each change of :attr:`state`.
-        beside: What the other shares of this ps hold.
+        beside: Counts what the other shares of this ps hold.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ReplicatedShare:
 
     @property
     def state(self) -> ShareState:
-        """What this ps is to the share, for the chief."""
+        """State of the share on this ps, for the chief."""
         return self._part.state
 
     # -- leading -----------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ReplicatedShare:
         part.changed()
 
     def _former(self, order: Lead, open_former: OpenFormer | None) -> Follower | None:
-        """The ps that led before, as a follower that has what is here."""
+        """Make a follower of the ps that led before, which has what is here."""
         part = self._part
         with self._lock:
             may_lead = replica.ordered(part.replica, order) is not None
@@ -148,7 +148,7 @@ class ReplicatedShare:
             return None
 
     def _outlast_grant(self, order: Lead) -> None:
-        """As follower: take no more records, and wait until the leader answers no reads either."""
+        """Take no more records, as follower, and wait until the leader answers no reads either."""
         part = self._part
         with self._lock:
             follows = part.replica.role is ReplicaRole.FOLLOWING
@@ -209,7 +209,9 @@ class ReplicatedShare:
         return after
 
     def _end_lead(self) -> frozenset[TaskId]:
-        """As leader, end what uses the share; which followers have exactly what is here then."""
+        """End what uses the share, as leader; returns which followers have exactly what is here
+        then.
+        """
         part = self._part
         with self._lock:
             if part.replica.role is not ReplicaRole.LEADING:
@@ -238,14 +240,14 @@ class ReplicatedShare:
         part.sessions.cancel()
 
     def check(self) -> None:
-        """As leader: ask the followers whether they follow still, so that reads need not."""
+        """Ask the followers, as leader, whether they follow still, so that reads need not."""
         part = self._part
         if part.store.records.followers:
             part.store.records.check()
 
     @contextmanager
     def serving(self, cancel: Callable[[], None] = lambda: None) -> Iterator[Store]:
-        """The share's store, for a session or call that may change it.
+        """Lend the share's store, for a session or call that may change it.
 
         Args:
             cancel: Makes it end soon, since this ps leads no more.
@@ -274,7 +276,7 @@ class ReplicatedShare:
         return self._part.replica.is_whole
 
     def led(self) -> Store:
-        """The share's store, for a call.
+        """Return the share's store, for a call.
 
         Raises:
             MovedError: This ps does not lead the share.
@@ -330,7 +332,9 @@ class ReplicatedShare:
         new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
 
     def _count(self, store: Store, follower: Follower) -> None:
-        """Answers wait for a follower from now on; the chief hears of it once it has all before."""
+        """Have answers wait for a follower from now on; the chief hears of it once it has all
+        before.
+        """
         part = self._part
         with self._lock:
             if part.store is not store or part.replica.copies_to != follower.task:
@@ -376,12 +380,12 @@ class ReplicatedShare:
         """Follow a leader from now on; everything that is here is thrown away.
 
         Args:
-            leader: That copies its share here.
+            leader: Leader that copies its share here.
             epoch: In which it leads.
             break_link: Ends its link. From any thread.
 
         Returns:
-            What takes its records.
+            Object that takes its records.
 
         Raises:
             FencedError: This ps leads the share, or knows of a later epoch.
@@ -401,7 +405,7 @@ class ReplicatedShare:
     def follow_on(
         self, leader: TaskId, epoch: int, break_link: Callable[[], None]
     ) -> LeaderRecords:
-        """As :meth:`follow`, for a leader that this ps has handed the share over to.
+        """Follow as :meth:`follow` does a leader that this ps has handed the share over to.
 
         What is here stays: the leader has the same.
 

@@ -1,4 +1,4 @@
-"""What one ps has of a share: its contents, its part in it, and who uses it now."""
+"""The part of one ps in a share: its contents, its role, and who uses it now."""
 
 import logging
 import threading
@@ -38,11 +38,11 @@ class SharePart:
 
     Args:
         number: Number of the share.
-        task: This ps.
+        task: Task of this ps.
         settings: Settings of this ps, for the store's bounds.
         contents: Identity of what the share holds, if this ps is the first to lead it.
         changed: Called after each change of :attr:`state`, without the lock.
-        beside: What the other shares of this ps hold.
+        beside: Counts what the other shares of this ps hold.
 
     Attributes:
         lock: Held by whoever reads or changes the others.
@@ -51,7 +51,7 @@ class SharePart:
         link: The link of the leader that this ps follows, or followed last; None: of none.
         joined: Followers that the chief may count on.
         even_with: Followers that had everything when this ps gave the share up.
-        sessions: What uses the store.
+        sessions: Users of the store.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class SharePart:
         self.sessions.cancel()
 
     def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:
-        """A link broke. Its end, or a record that found it broken, says so; any thread."""
+        """Handle a link that broke. Its end, or a record that found it broken, says so; any
+        thread.
+        """
         needs = any(each.task == task and each.is_needed for each in store.records.followers)
         if isinstance(error, FencedError) and needs:
             # The follower knows of a later epoch: this ps leads no more.
@@ -114,7 +116,7 @@ class SharePart:
 
     @property
     def state(self) -> ShareState:
-        """What this ps is to the share."""
+        """State of the share on this ps."""
         # Without the lock, which a record that is carried out may hold for long.
         now, store = self.replica, self.store
         state = ShareState(
@@ -148,19 +150,19 @@ class SharePart:
             yield FollowerState(copies_to)
 
     def described(self) -> str:
-        """What this ps is to the share, for messages."""
+        """Describe the role of this ps in the share, for messages."""
         now = self.replica
         whole = "" if now.is_whole else ", without all of its contents"
         return f"it is {now.role} in epoch {now.epoch}{whole}"
 
     def fenced(self, what: str) -> FencedError:
-        """The error of an order or a leader that this ps may not obey."""
+        """Make the error of an order or a leader that this ps may not obey."""
         return FencedError(
             f"{self.task} {what}: {self.described()}", task=self.task, share=self.number
         )
 
     def moved(self, why: str, epoch: int) -> MovedError:
-        """The error of who takes this ps for the share's leader."""
+        """Make the error of who takes this ps for the share's leader."""
         return MovedError(
             f"{self.task} does not lead share {self.number}: {why}",
             task=self.task,

@@ -33,7 +33,7 @@ class PsShares:
     job had at its start.
 
     Args:
-        task: This ps.
+        task: Task of this ps.
         settings: Settings of this ps; they say whether shares move.
         process: Identity of this process.
         job: The job served here; empty: none yet.
@@ -68,7 +68,7 @@ class PsShares:
         log.error("followers are not asked any more, and reads wait for them: %r", error)
 
     def at(self, number: int) -> ReplicatedShare:
-        """The share of a number, which this ps may not hold.
+        """Find the share of a number, which this ps may not hold.
 
         Raises:
             RefusedError: There are no such shares.
@@ -103,7 +103,7 @@ class PsShares:
         return HeldBytes(sum(each.memory for each in held), sum(each.disk for each in held))
 
     def counters(self, sessions: int = 0) -> PsCounters:
-        """Counters of the shares that this ps leads.
+        """Add up the counters of the shares that this ps leads.
 
         Args:
             sessions: Workers connected.
@@ -112,7 +112,7 @@ class PsShares:
         return total_counters(led, sessions)
 
     def held(self) -> tuple[int, int, bool]:
-        """What a restarted chief asks for.
+        """Count what a restarted chief asks for.
 
         Returns:
             (shards, global step) of the shares that this ps has whole, led or followed; and whether
@@ -129,7 +129,7 @@ class PsShares:
         return self._settings.max_ps_bytes or memory_bytes() * 4 // 5
 
     def led(self, number: int) -> Store:
-        """The store of a share that this ps leads.
+        """Return the store of a share that this ps leads.
 
         Raises:
             MovedError: It does not.
@@ -168,7 +168,7 @@ class PsShares:
     # -- reporting -----------------------------------------------------------------------------
 
     def watch(self, seen: int, wait_s: float) -> tuple[int, PsReport]:
-        """What this ps is to its shares; waits for a change beyond ``seen``.
+        """Report the roles of this ps in its shares; waits for a change beyond ``seen``.
 
         Returns:
             (number of changes until now, the report)
@@ -179,11 +179,11 @@ class PsShares:
         return changes, PsReport(self._process, self.draining, tuple(self.states()))
 
     def states(self) -> list[ShareState]:
-        """What this ps is to each share, by number."""
+        """List the state of each share on this ps, by number."""
         return [share.state for share in self._all()]
 
     def drain(self) -> None:
-        """This ps was asked to leave: the report says so."""
+        """Report that this ps was asked to leave."""
         self.draining = True
         self._changed()
 

@@ -60,7 +60,7 @@ class RecordStream:
                 self.remove(follower)
 
     def remove(self, follower: Follower) -> None:
-        """As :meth:`detach`, for one of two links to the same ps."""
+        """Remove a follower as :meth:`detach` does, for one of two links to the same ps."""
         follower.cancel()  # a thread may wait for room on the link, and hold the lock
         with self._changed:  # first: no answer may leave in between
             if follower.is_needed and follower in self.followers:
@@ -104,7 +104,9 @@ class RecordStream:
                 self.lost(follower.task, follower.broken)
 
     def claim(self, follower: Follower, block: int) -> bool:
-        """Whether the caller is to copy a block to a follower: nobody else does."""
+        """Claim a block for a follower; returns whether the caller is to copy it: nobody else
+        does.
+        """
         with self._lock:
             if block in follower.claimed:
                 return False
@@ -112,12 +114,12 @@ class RecordStream:
             return True
 
     def is_claimed(self, block: int) -> bool:
-        """Whether a block is copied to all followers."""
+        """Return whether a block is copied to all followers."""
         with self._lock:
             return all(block in follower.claimed for follower in self.followers)
 
     def need(self, tasks: Iterable[TaskId]) -> None:
-        """From now on answers wait for exactly these followers.
+        """Wait with answers for exactly these followers from now on.
 
         One that has no link here is waited for, too: the chief counts on it, so that only the chief
         can say that it is needed no more.
@@ -130,7 +132,7 @@ class RecordStream:
             self._changed.notify_all()
 
     def acknowledge(self, link: FollowerLink, position: int) -> None:
-        """A follower has all records up to a position, says its link."""
+        """Note that a follower has all records up to a position, as its link says."""
         with self._changed:
             for follower in self.followers:
                 if follower.link is link:
@@ -142,7 +144,7 @@ class RecordStream:
                         self._changed.notify_all()
 
     def link_ended(self, link: FollowerLink, error: BaseException) -> None:
-        """The acknowledgements on a link have ended: it is broken."""
+        """Handle the end of the acknowledgements on a link: it is broken."""
         for follower in self.followers:
             if follower.link is link:
                 follower.has_ended = True
@@ -169,7 +171,7 @@ class RecordStream:
         """Wait until the followers have everything; the caller has seen to it that no more comes.
 
         Returns:
-            Those that answers wait for; none if that takes longer.
+            Followers that answers wait for; none if that takes longer.
         """
         needed = [each for each in self.followers if each.is_needed]
         try:
@@ -180,7 +182,7 @@ class RecordStream:
         return frozenset(each.task for each in needed if each.broken is None)
 
     def close(self, error: RopewalkError) -> None:
-        """This ps leads no more: every wait raises ``error``, now and from now on."""
+        """End the lead of this ps: every wait raises ``error``, now and from now on."""
         with self._changed:
             self._closed = self._closed or error
             self._changed.notify_all()
@@ -227,7 +229,7 @@ class RecordStream:
                 self._lock.release()
 
     def confirm_read(self) -> None:
-        """As :meth:`confirm`, for an answer that has changed nothing.
+        """Confirm as :meth:`confirm` does, for an answer that has changed nothing.
 
         A push that all have acknowledged shows that this ps leads; a read has to ask, unless they
         have granted it a while ago.
@@ -299,7 +301,9 @@ class RecordStream:
     def _late(
         self, awaited: list[tuple[Follower, int]], also_copied: Follower | None
     ) -> list[tuple[Follower, int]]:
-        """Those that have not acknowledged what is awaited of them. The caller holds the lock."""
+        """List the followers that have not acknowledged what is awaited of them. The caller holds
+        the lock.
+        """
         if self._closed is not None:
             raise self._closed
         if also_copied is not None and also_copied.broken is not None:

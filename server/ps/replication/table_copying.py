@@ -41,7 +41,7 @@ def copy_table(
     Args:
         stream: Record stream of the store.
         block: The part.
-        held: Its one shard.
+        held: Shard of the table.
         follower: The follower that gets it.
 
     Raises:

@@ -22,7 +22,7 @@ class TileRoom:
     """Room for the tiles that are on their way. Used by one thread, which waits for the follower.
 
     Args:
-        segments: One for each of them.
+        segments: Segments, one for each tile.
     """
 
     def __init__(self, segments: list[SharedSegment]) -> None:
@@ -32,7 +32,7 @@ class TileRoom:
 
     @classmethod
     def create(cls) -> "TileRoom | None":
-        """New room; None: the machine has no memory to share."""
+        """Create room; None: the machine has no memory to share."""
         try:
             return cls([SharedSegment.create(MOST_TILE) for _ in range(TILES_AHEAD)])
         except OSError as error:
@@ -40,7 +40,7 @@ class TileRoom:
             return None
 
     def take(self, tile: CopiedTile) -> CopiedTile:
-        """A copy of a tile, in place of the one before the last; the tile itself if it is larger
+        """Copy a tile, in place of the one before the last; returns the tile itself if it is larger
         than usual.
         """
         segment = self._segments.pop(0)
