@@ -77,8 +77,8 @@ class LocalPs:
         self.store.cuts.mark(number, self.who, mark)
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
-        """Read values of a cut of the store."""
-        return self.store.cuts.kept(number).read(piece)
+        """Values of a cut of the store."""
+        return self.store.cuts.kept(number, self.who).read(piece)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""

@@ -69,7 +69,8 @@ class CutOrder:
         hold_s: Longest time that pushes wait. Unit: seconds.
         with_slots: Whether slots are wanted, or values alone.
         may_be_base: Whether the ps note what changes from then on, for deltas.
-        rows_of: Reader that has named the rows which alone are wanted; None: all values are.
+        reader: Who alone may read the values; None: they are for a checkpoint.
+        rows_only: Whether only the rows are wanted that the reader has named.
     """
 
     number: int
@@ -77,7 +78,8 @@ class CutOrder:
     hold_s: float
     with_slots: bool
     may_be_base: bool = False
-    rows_of: TaskId | None = None
+    reader: Incarnation | None = None
+    rows_only: bool = False
 
 
 class PsControl(WatchingClient):
@@ -264,8 +266,10 @@ class PsControl(WatchingClient):
             hold_s=order.hold_s,
             with_slots=order.with_slots,
             may_be_base=order.may_be_base,
-            rows_of=codec.task_to_wire(order.rows_of) if order.rows_of is not None else None,
+            rows_only=order.rows_only,
         )
+        if order.reader is not None:
+            request.reader.CopyFrom(codec.incarnation_to_wire(order.reader))
         self._call(self._stub.BeginCut, request, "cut", timeout_s)
 
     def finish_cut(

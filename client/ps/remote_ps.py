@@ -290,6 +290,7 @@ class RemotePs:
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:
         """Read values of a cut, in one attempt: what was read is not kept."""
         request = ps_pb2.ReadCutRequest(share=self._share, cut=number, piece=piece)
+        codec.set_sender(request, self._who)
         answer = invoke(
             self._stub.ReadCut, request, peer=self._peer, doing="read a cut", timeout_s=timeout_s
         )

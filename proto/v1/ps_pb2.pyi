@@ -486,7 +486,7 @@ class FollowerState(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., has_joined: bool = ..., is_lost: bool = ..., position: _Optional[int] = ..., acknowledged: _Optional[int] = ..., is_needed: bool = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginCutRequest(_message.Message):
-    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base", "rows_of")
+    __slots__ = ("chief", "share", "cut", "workers", "hold_s", "with_slots", "may_be_base", "reader", "rows_only")
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -494,7 +494,8 @@ class BeginCutRequest(_message.Message):
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     WITH_SLOTS_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
-    ROWS_OF_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_ONLY_FIELD_NUMBER: _ClassVar[int]
     chief: _common_pb2.Incarnation
     share: int
     cut: int
@@ -502,8 +503,9 @@ class BeginCutRequest(_message.Message):
     hold_s: float
     with_slots: bool
     may_be_base: bool
-    rows_of: _common_pb2.Task
-    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ..., rows_of: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
+    reader: _common_pb2.Incarnation
+    rows_only: bool
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_common_pb2.Incarnation, _Mapping]]] = ..., hold_s: _Optional[float] = ..., with_slots: bool = ..., may_be_base: bool = ..., reader: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., rows_only: bool = ...) -> None: ...
 
 class BeginCutResponse(_message.Message):
     __slots__ = ()
@@ -560,10 +562,11 @@ class ReadCutRequest(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
     share: int
     cut: int
     piece: int
-    def __init__(self, share: _Optional[int] = ..., cut: _Optional[int] = ..., piece: _Optional[int] = ...) -> None: ...
+    def __init__(self, share: _Optional[int] = ..., cut: _Optional[int] = ..., piece: _Optional[int] = ..., **kwargs) -> None: ...
 
 class ReadCutResponse(_message.Message):
     __slots__ = ("values",)

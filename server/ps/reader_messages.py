@@ -107,7 +107,7 @@ class ReaderMessages:
     def _read_kept(self, cut: int) -> None:
         answer, values = session_pb2.KeptRows(), list[Array]()
         try:
-            values += self._store.cuts.kept(cut).take_rows()
+            values += self._store.cuts.kept(cut, self._wanted.reader).take_rows()
             self._wanted.rows = ()
             self._store.records.confirm_read()
         except RopewalkError as error:

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError
 from ...core.settings import Settings
-from ...core.task import TaskId
+from ...core.task import Incarnation, TaskId
 from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position, within
 from .layout import Layout
 from .shard_table import ShardTable
@@ -52,7 +52,7 @@ class NamedRows:
         rows: Keys or numbers of rows, by range of the layout.
     """
 
-    reader: TaskId
+    reader: Incarnation
     layout: Layout = field(default_factory=Layout)
     rows: Sequence[Array] = ()
 
@@ -70,8 +70,8 @@ class Readers:
         self._wanted: list[NamedRows] = []
 
     @contextmanager
-    def session(self, reader: TaskId) -> Iterator[NamedRows]:
-        """Open a reader's session; after the last one nothing is noted for readers any more."""
+    def session(self, reader: Incarnation) -> Iterator[NamedRows]:
+        """A reader's session; after the last one nothing is noted for readers any more."""
         wanted = NamedRows(reader)
         with self._lock:
             self._wanted.append(wanted)
@@ -147,8 +147,8 @@ class Readers:
             )
         wanted.layout, wanted.rows = layout, rows
 
-    def rows_of(self, reader: TaskId) -> list[Array]:
-        """Copy the rows that a reader has named last.
+    def rows_of(self, reader: Incarnation) -> list[Array]:
+        """Copies of the rows that a reader has named last.
 
         The caller lets no push be applied.
         """

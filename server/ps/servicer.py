@@ -143,7 +143,7 @@ class ParameterServerServicer:
             store = self._shares.led(request.share)
             store.check_contents(request.expected_ps_generation)
             folder = self._model_dir.checkpoint(request.checkpoint)
-            image = store.cuts.kept(request.cut) if request.cut else None
+            image = store.cuts.kept(request.cut, None) if request.cut else None
             order = SaveOrder(request.checkpoint, request.base, request.may_be_base)
             part = self._saver.submit(save_shards, store, folder, image=image, order=order).result()
         except OSError as error:
@@ -158,14 +158,15 @@ class ParameterServerServicer:
         check_number(request.hold_s, MAX_LEASE_S, "hold_s", self._task)
         workers = {codec.incarnation_from_wire(each) for each in request.workers}
         cuts = self._shares.led(request.share).cuts
-        rows_of = codec.task_from_wire(request.rows_of) if request.HasField("rows_of") else None
+        reader = codec.incarnation_from_wire(request.reader) if request.HasField("reader") else None
         cuts.begin(
             request.cut,
             workers,
             request.hold_s,
             with_slots=request.with_slots,
             may_be_base=request.may_be_base,
-            rows_of=rows_of,
+            reader=reader,
+            rows_only=request.rows_only,
         )
         return ps_pb2.BeginCutResponse()
 
@@ -190,8 +191,12 @@ class ParameterServerServicer:
         )
 
     def ReadCut(self, request: ps_pb2.ReadCutRequest, _: Visitor) -> ps_pb2.ReadCutResponse:
-        """Read a piece of the values of a cut. Each is read once, in order."""
-        image = self._shares.led(request.share).cuts.kept(request.cut)
+        """Read a piece of the values of a cut that was taken for the caller. Each is read once, in
+        order.
+        """
+        who = codec.sender_of(request)
+        self._lease.check_job(who)
+        image = self._shares.led(request.share).cuts.kept(request.cut, who)
         values = [elements_to_wire(each) for each in image.read(request.piece)]
         return ps_pb2.ReadCutResponse(values=values)
 

@@ -99,7 +99,7 @@ class SessionService:
             # Also where nobody has to show who they are: a reader's session reads.
             check_access(Principal(READER), operation, server=store.task)
 
-        with store.readers.session(who.task) as wanted:
+        with store.readers.session(who) as wanted:
             session = Session(store, who, check)
             reading = ReaderMessages(connection, store, wanted, check)
             messages = _Messages(connection, session, store, self._settings, reading)

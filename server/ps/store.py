@@ -288,7 +288,7 @@ class Store:
         return most, max(0, self.table.max_bytes - in_use - self._beside().memory)
 
     def _take_image(
-        self, moment: Moment, with_slots: bool, rows_of: TaskId | None, rooms: Rooms
+        self, moment: Moment, with_slots: bool, rows_only: bool, rooms: Rooms
     ) -> CutImage:
         """Keep the values of now, or rows of them; the caller lets no push be applied."""
         most, room = self._cut_bounds(with_slots)
@@ -299,12 +299,12 @@ class Store:
         return CutImage(
             self.task,
             replace(moment, global_step=self.global_step, pushes=pushes),
-            self.table.blocks() if rows_of is None else (),
+            () if rows_only else self.table.blocks(),
             self.table.tables() if with_slots else (),
             most=most,
             room=room,
             with_slots=with_slots,
-            rows=self.readers.rows_of(rows_of) if rows_of is not None else (),
+            rows=self.readers.rows_of(moment.reader) if rows_only and moment.reader else (),
             rooms=rooms,
         )
 

@@ -222,6 +222,8 @@ def request_of(name: str, who: Incarnation, **fields: Any) -> tuple[Message, boo
     """A request of a task, which changes nothing if it is let in; and whether it has a sender."""
     if name.endswith("/SaveShards"):
         fields["checkpoint"] = "ckpt-0000000001"
+    if name.endswith("/ReadCut"):
+        fields["cut"] = 7  # which nobody took
     request = GetMessageClass(METHODS[name].input_type)(**fields)
     return request, claim(request, who)
 
@@ -341,7 +343,8 @@ def test_requests_with_a_sender_are_known() -> None:
         "ParameterServer/Define", "ParameterServer/Attach",
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
         "ParameterServer/GiveUpShare", "ParameterServer/WatchShares", "ParameterServer/BeginCut",
-        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/EndCut",
+        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/ReadCut",
+        "ParameterServer/EndCut",
     ]  # fmt: skip
 
 

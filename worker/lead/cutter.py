@@ -17,10 +17,10 @@ from ...client.ps.control import CutOrder, PsControl
 from ...cluster.job import cut as decisions
 from ...cluster.job.cut import CutPhase, JobCut
 from ...core.checkpoint.manifest import CutRecord
-from ...core.errors import CutVoidError, MovedError, RopewalkError
+from ...core.errors import CutVoidError, MovedError, PermissionDeniedError, RopewalkError
 from ...core.settings import Settings
 from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation
 from ...core.wire.cut_marks import Marks
 from ...server.chief.servicer import LockedJob
 
@@ -69,6 +69,20 @@ class TakenCut:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A cut whose values the ps keep.
+
+    Attributes:
+        reader: For whom; None: for a checkpoint.
+        until: When it may be given up for another one, by the job's clock; None: when released.
+    """
+
+    cut: TakenCut
+    reader: Incarnation | None = None
+    until: float | None = None
+
+
 class Cutter:
     """Takes the cuts of a job, one at a time. Thread-safe.
 
@@ -94,9 +108,7 @@ class Cutter:
         # They ascend over restarts of the chief, too: its generations are a million apart.
         self._numbers = itertools.count(who.generation + 1)
         self._taking = threading.Lock()
-        self._kept: TakenCut | None = None
-        self._kept_until: float | None = None  # None: until it is released
-        self._reader: TaskId | None = None  # whom it was taken for
+        self._kept: _Kept | None = None
         self._has_warned = False
 
     def take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenCut:
@@ -113,7 +125,7 @@ class Cutter:
         """
         with self._taking:
             taken = self._take(with_slots=with_slots, may_be_base=may_be_base)
-            self._kept, self._kept_until = taken, None
+            self._kept = _Kept(taken)
             return taken
 
     def take_for_reader(
@@ -135,26 +147,36 @@ class Cutter:
             raise CutVoidError("another cut is being taken; ask again")
         try:
             now, kept = self._locked_job.clock.now(), self._kept
-            if kept is not None and (self._kept_until is None or now < self._kept_until):
-                raise CutVoidError(f"cut {kept.number} is being saved or read; ask again")
-            taken = self._take(with_slots=False, rows_of=reader.task if rows_only else None)
-            self._reader = reader.task
-            self._kept, self._kept_until = taken, self._locked_job.clock.now() + _READ_S
+            if kept is not None and (kept.until is None or now < kept.until):
+                raise CutVoidError(f"cut {kept.cut.number} is being saved or read; ask again")
+            taken = self._take(with_slots=False, reader=reader, rows_only=rows_only)
+            self._kept = _Kept(taken, reader, self._locked_job.clock.now() + _READ_S)
         finally:
             self._taking.release()
         return taken.number, taken.global_step, taken.pushes
 
     def release(self, cut: TakenCut) -> None:
         """Have the ps keep nothing of a cut any more."""
-        if self._kept is cut:
+        if self._kept is not None and self._kept.cut is cut:
             self._kept = None
         self._end(cut.number, cut.led)
 
     def release_number(self, number: int, reader: Incarnation) -> None:
-        """Release the cut with this number, for the task that it was taken for."""
-        kept, is_read = self._kept, self._kept_until is not None
-        if kept is not None and kept.number == number and is_read and self._reader == reader.task:
-            self.release(kept)
+        """Have the ps keep nothing of a cut any more that was taken for a task. Idempotent.
+
+        Raises:
+            PermissionDeniedError: It was taken for somebody else.
+        """
+        kept = self._kept
+        if kept is None or kept.cut.number != number:
+            return
+        if kept.reader != reader:
+            raise PermissionDeniedError(
+                f"cut {number} was taken for {kept.reader or 'a checkpoint'}, so {reader} may not "
+                "release it",
+                number=number,
+            )
+        self.release(kept.cut)
 
     def warn(self, error: CutVoidError | MovedError) -> None:
         """Say that a checkpoint is not of one moment; loudly once."""
@@ -167,7 +189,12 @@ class Cutter:
         )
 
     def _take(
-        self, *, with_slots: bool, may_be_base: bool = False, rows_of: TaskId | None = None
+        self,
+        *,
+        with_slots: bool,
+        may_be_base: bool = False,
+        reader: Incarnation | None = None,
+        rows_only: bool = False,
     ) -> TakenCut:
         with self._locked_job.open() as (job, _):
             is_running = job.phase is Phase.RUNNING
@@ -178,13 +205,10 @@ class Cutter:
             pushing = self._pushing()
             try:
                 number = next(self._numbers)
-                return self._attempt(
-                    number,
-                    join_s,
-                    with_slots=with_slots,
-                    may_be_base=may_be_base,
-                    rows_of=rows_of,
+                order = CutOrder(
+                    number, pushing, self._hold_s, with_slots, may_be_base, reader, rows_only
                 )
+                return self._attempt(order, join_s)
             except CutVoidError as error:
                 log.debug("%s", error)
                 last = error
@@ -192,26 +216,17 @@ class Cutter:
                     break
         raise last or CutVoidError("no cut was tried")
 
-    def _attempt(
-        self,
-        number: int,
-        join_s: float,
-        *,
-        with_slots: bool,
-        may_be_base: bool,
-        rows_of: TaskId | None,
-    ) -> TakenCut:
-        cuts = self._locked_job.cuts
+    def _attempt(self, order: CutOrder, join_s: float) -> TakenCut:
+        cuts, number = self._locked_job.cuts, order.number
         try:
             led = list(self._leaders())
         except RopewalkError as error:
             raise CutVoidError(f"cut {number} is void: {error}", number=number) from error
-        cut = decisions.announced(number, self._pushing(), [share for share, _ in led])
+        cut = decisions.announced(number, order.workers, [share for share, _ in led])
         cuts.begin(cut)
         began = self._locked_job.clock.now()
         try:
             self._wait_for_workers(join_s)
-            order = CutOrder(number, cut.workers, self._hold_s, with_slots, may_be_base, rows_of)
             _for_each(led, lambda share, ps: self._begin(ps, share, order))
             answers = _for_each(led, lambda share, ps: self._finish(ps, share, number))
         except RopewalkError as error:

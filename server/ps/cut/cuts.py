@@ -11,7 +11,7 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 
 from ....core.errors import CutVoidError
-from ....core.task import Incarnation, TaskId
+from ....core.task import Incarnation
 from ....core.wire.cut_marks import CutMark
 from . import marks
 from .image import CutImage, Moment
@@ -25,8 +25,8 @@ _ROOM_PART = 0.5  # of the longest hold: other ps may hold by then, and still wa
 MakeRooms = Callable[[bool, float], Rooms]
 """Makes memory for values, with slots or without, up to a time of ``time.monotonic``."""
 
-TakeImage = Callable[[Moment, bool, TaskId | None, Rooms], CutImage]
-"""Returns the values of now, with slots or without, or only the rows that a reader has named;
+TakeImage = Callable[[Moment, bool, bool, Rooms], CutImage]
+"""Returns the values of now, with slots or without, or only the rows that the reader has named;
 ``Moment`` lacks what the store knows."""
 
 
@@ -131,7 +131,8 @@ class ShareCuts:
         *,
         with_slots: bool,
         may_be_base: bool = False,
-        rows_of: TaskId | None = None,
+        reader: Incarnation | None = None,
+        rows_only: bool = False,
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
@@ -144,7 +145,8 @@ class ShareCuts:
             hold_s: Longest time that pushes wait. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
-            rows_of: Reader that has named the rows which alone are wanted; None: all values are.
+            reader: Who alone may read the values; None: they are for a checkpoint.
+            rows_only: Whether only the rows are wanted that the reader has named.
 
         Raises:
             FencedError: A later cut was begun.
@@ -153,7 +155,7 @@ class ShareCuts:
             rooms: Rooms = {}
             if self._last is None or self._last.cut.number < number:
                 self.abandon(f"cut {number} was begun")  # its memory is free for this one
-                if rows_of is None:
+                if not rows_only:
                     rooms = self._make_rooms(with_slots, time.monotonic() + hold_s * _ROOM_PART)
             with self._lock:
                 before = self._last.cut if self._last is not None else None
@@ -163,8 +165,10 @@ class ShareCuts:
                     return
 
                 def taken(after: ShareCut) -> None:
-                    moment = Moment(after.number, dict(after.marks), may_be_base=may_be_base)
-                    self.image = self._take_image(moment, with_slots, rows_of, rooms)
+                    moment = Moment(
+                        after.number, dict(after.marks), may_be_base=may_be_base, reader=reader
+                    )
+                    self.image = self._take_image(moment, with_slots, rows_only, rooms)
 
                 self._last = self.gate = gate = CutGate(cut, taken)
                 gate.start()
@@ -189,14 +193,24 @@ class ShareCuts:
         self._open(gate)
         if cut.state is not CutState.TAKEN:
             raise CutVoidError(cut.void_because, number=number)
-        return self.kept(number).moment
+        return self._kept(number).moment
 
-    def kept(self, number: int) -> CutImage:
-        """Find the values of a cut.
+    def kept(self, number: int, who: Incarnation | None) -> CutImage:
+        """The values of a cut.
+
+        Args:
+            number: Number of the cut.
+            who: Who reads them; None: a checkpoint.
 
         Raises:
             CutVoidError: They are not here, or not any more.
+            PermissionDeniedError: The cut was taken for somebody else.
         """
+        image = self._kept(number)
+        image.check_reader(who)
+        return image
+
+    def _kept(self, number: int) -> CutImage:
         image = self.image
         if image is None or image.moment.number != number:
             raise CutVoidError(f"the values of cut {number} are not here", number=number)

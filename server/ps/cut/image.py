@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.arrays.dtypes import Array
-from ....core.errors import CutVoidError
-from ....core.task import TaskId
+from ....core.errors import CutVoidError, PermissionDeniedError
+from ....core.task import Incarnation, TaskId
 from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
@@ -176,6 +176,7 @@ class Moment:
         global_step: Global step as far as this ps knows.
         pushes: Number of pushes that this ps has counted.
         may_be_base: Whether what changes from then on is to be noted.
+        reader: Who alone may read the values; None: they are for a checkpoint.
     """
 
     number: int
@@ -183,6 +184,7 @@ class Moment:
     global_step: int = 0
     pushes: int = 0
     may_be_base: bool = False
+    reader: Incarnation | None = None
 
 
 class CutImage:
@@ -272,6 +274,22 @@ class CutImage:
             self._by_block, self._rows = {}, ()
 
     # -- reading -------------------------------------------------------------------------------
+
+    def check_reader(self, who: Incarnation | None) -> None:
+        """Check that the cut was taken for the one who reads it; None: a checkpoint.
+
+        Raises:
+            PermissionDeniedError: It was taken for somebody else. Each value is read once, so two
+                who read would both miss some.
+        """
+        reader = self.moment.reader
+        if reader != who:
+            raise PermissionDeniedError(
+                f"{self._task}: cut {self.moment.number} was taken for {reader or 'a checkpoint'}, "
+                f"so {who or 'a checkpoint'} may not read it; have the chief take another one",
+                number=self.moment.number,
+                task=self._task,
+            )
 
     def take_rows(self) -> Sequence[Array]:
         """Take the rows that a reader has named; once.

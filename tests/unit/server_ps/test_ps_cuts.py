@@ -77,7 +77,7 @@ class Workers:
         return np.array(self.sessions[2].step(pulls=[name]).values[name])
 
     def saved(self, folder: Path, number: int = 1) -> dict[str, Array]:
-        image = self.stores[0].cuts.kept(number)
+        image = self.stores[0].cuts.kept(number, None)
         save_shards(self.stores[0], str(folder), image=image)
         return dict(load_file(folder / "ps-0.safetensors"))
 
@@ -245,7 +245,7 @@ def test_counts_on_all_ps_are_equal_in_every_cut(
         job.stores[1].cuts.finish(number)
         found = []
         for store in job.stores:
-            image = store.cuts.kept(number)
+            image = store.cuts.kept(number, None)
             save_shards(store, str(tmp_path), image=image)
             found += list(load_file(tmp_path / f"ps-{store.share}.safetensors").values())
         expected = [mark.pushes for _, mark in sorted(marks.items(), key=str)]
@@ -282,7 +282,7 @@ def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
     assert after.keys() == before.keys()
     for name, values in before.items():
         np.testing.assert_array_equal(after[name], values)
-    assert store.cuts.kept(1).moment.global_step == 1
+    assert store.cuts.kept(1, None).moment.global_step == 1
 
 
 def test_of_rows_only_the_pieces_that_change_are_kept(
@@ -290,7 +290,7 @@ def test_of_rows_only_the_pieces_that_change_are_kept(
 ) -> None:
     job = workers(LARGE)
     _taken(job)
-    [large] = job.stores[0].cuts.kept(1).blocks
+    [large] = job.stores[0].cuts.kept(1, None).blocks
     assert len(large.pieces) == 2
     assert [piece.room for piece in large.pieces] == [None, None]  # nothing is pushed whole
     rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([1, 3]))
@@ -311,7 +311,7 @@ def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
     whole = PushPayload({"large": np.ones(LARGE.shape, np.float32)})
     job.sessions[0].step(whole, step_increment=1)
     _taken(job)
-    [small, large] = job.stores[0].cuts.kept(1).blocks
+    [small, large] = job.stores[0].cuts.kept(1, None).blocks
     assert [piece.room for piece in small.pieces] == [None]
     rooms = [piece.room for piece in large.pieces]
     assert [room.size for room in rooms if room is not None] == [
@@ -411,7 +411,7 @@ def test_what_does_not_fit_is_not_kept_and_training_goes_on(
     job = workers(LARGE, max_ps_bytes=LARGE.num_bytes + 1000)
     job.add(0, "large", 0)
     _taken(job)
-    [large] = job.stores[0].cuts.kept(1).blocks
+    [large] = job.stores[0].cuts.kept(1, None).blocks
     assert [piece.room for piece in large.pieces] == [None, None]
     job.add(0, "large")
     with pytest.raises(CutVoidError, match=r"1000 are left of max_ps_bytes"):
@@ -442,7 +442,7 @@ def test_a_reader_gets_all_values_of_the_cut_once(workers: Callable[..., Workers
     _taken(job, slots=False)
     for name in ("small", "large", "wide"):
         job.add(0, name)
-    image = job.stores[0].cuts.kept(1)
+    image = job.stores[0].cuts.kept(1, None)
     found = {each.name: np.full(each.shape, -1, np.float32) for each in (SMALL, LARGE, wide)}
     number = 0
     while parts := image.read(number):
@@ -464,4 +464,4 @@ def test_nothing_is_kept_of_a_cut_that_is_over(workers: Callable[..., Workers]) 
     job.stores[0].cuts.end(1)
     assert job.stores[0].cuts.image is None
     with pytest.raises(CutVoidError, match="not here"):
-        job.stores[0].cuts.kept(1)
+        job.stores[0].cuts.kept(1, None)

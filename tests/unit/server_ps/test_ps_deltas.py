@@ -87,7 +87,7 @@ class Cluster:
         directory, base = model_dir / order.checkpoint, model_dir / order.base
         moment = Moment(7, may_be_base=order.may_be_base)
         images = [
-            store._take_image(moment, True, None, {}) if cut else None for store in self.stores
+            store._take_image(moment, True, False, {}) if cut else None for store in self.stores
         ]
         if cut:
             for store, image in zip(self.stores, images, strict=True):
@@ -316,7 +316,7 @@ def test_a_program_that_counts_no_steps_has_deltas_of_what_changed(tmp_path: Pat
 def test_a_reader_and_deltas_each_have_a_moment_of_their_own(tmp_path: Path) -> None:
     before = trained(1, T)
     [store], [keyed] = before.stores, before.tables()
-    with store.readers.session(TaskId("reader", 0)):
+    with store.readers.session(Incarnation(TaskId("reader", 0), 1)):
         first, _ = store.readers.changed(FollowRequest("t", 0, Position()))
         whole = before.save(tmp_path, "whole")
         before.push(np.arange(20), 8)

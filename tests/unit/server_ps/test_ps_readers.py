@@ -8,7 +8,12 @@ import pytest
 from helpers.tables import DIM, F32, gradients, table
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.core.errors import CutVoidError, LimitExceededError, ShapeMismatchError
+from ropewalk.core.errors import (
+    CutVoidError,
+    LimitExceededError,
+    PermissionDeniedError,
+    ShapeMismatchError,
+)
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
@@ -20,7 +25,7 @@ from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)
-READER = TaskId("reader", 1)
+READER = Incarnation(TaskId("reader", 1), 1)
 ROWS = 300_000
 ARRAY = VariableDefinition("w", (ROWS, 1), F32, Initializer("zeros"))
 
@@ -121,19 +126,21 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
     rows = [np.array([3, 5]), np.array([-7])]
     with store.readers.session(READER) as wanted:
         store.readers.want(wanted, compile_layout(store.table, entries), rows)
-        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=READER)  # with no workers: now
+        # With no workers it is taken at once.
+        store.cuts.begin(1, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
         before = session.rows.lookup("t", np.array([-7]))
         session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
         assert (session.rows.lookup("t", np.array([-7])) < before).all()
-        image = store.cuts.kept(1)
+        image = store.cuts.kept(1, READER)
         values = image.take_rows()
         assert [each.tolist() for each in values] == [[0, 0], before[0].tolist()]
         assert image.blocks == [], "nothing else is kept"
         with pytest.raises(CutVoidError, match="no rows that were named"):
             image.take_rows()
-        store.cuts.begin(2, set(), 1.0, with_slots=False, rows_of=READER)  # the first one was void
+        # The first one was void.
+        store.cuts.begin(2, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
         now = session.rows.lookup("t", np.array([-7]))
-        assert store.cuts.kept(2).take_rows()[1].tolist() == now[0].tolist()
+        assert store.cuts.kept(2, READER).take_rows()[1].tolist() == now[0].tolist()
 
 
 def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
@@ -141,12 +148,14 @@ def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
     layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
     with store.readers.session(READER) as wanted:
         store.readers.want(wanted, layout, [np.array([1])])
-        store.cuts.begin(1, set(), 1.0, with_slots=False, rows_of=TaskId("reader", 2))
-        image = store.cuts.kept(1)
+        other = Incarnation(TaskId("reader", 2), 1)
+        store.cuts.begin(1, set(), 1.0, with_slots=False, reader=other, rows_only=True)
+        with pytest.raises(PermissionDeniedError, match="was taken for /job:reader/task:2"):
+            store.cuts.kept(1, READER)
         with pytest.raises(CutVoidError):
-            image.take_rows()
-        store.cuts.begin(2, set(), 1.0, with_slots=False, rows_of=READER)
-        image = store.cuts.kept(2)
+            store.cuts.kept(1, other).take_rows()
+        store.cuts.begin(2, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
+        image = store.cuts.kept(2, READER)
         store.cuts.end(2)
         with pytest.raises(CutVoidError):
             image.take_rows()

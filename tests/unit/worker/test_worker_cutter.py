@@ -9,7 +9,7 @@ import pytest
 from helpers.clock import ManualClock
 from ropewalk.client.ps.control import CutOrder, PsControl
 from ropewalk.cluster.job.job import Job
-from ropewalk.core.errors import CutVoidError, PeerLostError
+from ropewalk.core.errors import CutVoidError, PeerLostError, PermissionDeniedError
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
 from ropewalk.core.states import Outcome
@@ -169,7 +169,13 @@ def test_one_reader_at_a_time(made: list[Cut]) -> None:
     assert {mark.pushes for mark in marks.values()} == {7}
     with pytest.raises(CutVoidError, match="being saved or read"):
         job.cutter.take_for_reader(READER)
-    job.cutter.release_number(number, READER)
+    for other in (Incarnation(TaskId("reader", 4), 1), Incarnation(READER.task, 2)):
+        with pytest.raises(PermissionDeniedError, match="taken for /job:reader/task:5"):
+            job.cutter.release_number(number, other)
+    with pytest.raises(CutVoidError, match="being saved or read"):
+        job.cutter.take_for_reader(READER)
+    for _ in range(2):
+        job.cutter.release_number(number, READER)
     again, _, _ = job.cutter.take_for_reader(READER)
     job.clock.advance(61)  # that one says nothing any more
     assert job.cutter.take_for_reader(READER)[0] > again
@@ -181,7 +187,8 @@ def test_what_is_saved_is_not_given_up_for_a_reader(made: list[Cut]) -> None:
     job.clock.advance(1000)
     with pytest.raises(CutVoidError, match="being saved or read"):
         job.cutter.take_for_reader(READER)
-    job.cutter.release_number(taken.number, READER)  # a reader cannot end it
+    with pytest.raises(PermissionDeniedError, match="taken for a checkpoint"):
+        job.cutter.release_number(taken.number, READER)
     with pytest.raises(CutVoidError, match="being saved or read"):
         job.cutter.take_for_reader(READER)
     job.cutter.release(taken)
