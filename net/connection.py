@@ -21,6 +21,7 @@ _LENGTHS = struct.Struct("<IQ")
 HEAD_BYTES = _LENGTHS.size
 _JOIN_BYTES = 1024 * 1024  # small parts are joined up to this
 _WAITING_FRAMES = 4
+_LEAST_RATE = 4 * 1024 * 1024  # bytes a second of a peer that has a deadline for each frame
 
 Lender = Callable[[int], Array]
 """``lend(n)``: at least n bytes of memory, until the next call."""
@@ -54,9 +55,12 @@ class Connection:
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
-        receive_deadline: Deadline of receiving alone, for one thread that receives while another
-            sends; None: ``deadline``.
-        unread_bytes: Number of bytes of the last frame's payload that are still to be read.
+        receive_deadline: The same of receiving, for one thread that receives while another sends;
+            None: ``deadline``.
+        frame_s: How long a peer that is served may take to send the rest of a frame, and to take
+            its answer, beside a second for each 4 MiB of them; between frames it may take its time.
+            None: ``deadline`` is for the caller to set. Unit: seconds.
+        unread_bytes: How many bytes of the last frame's payload are still to be read.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Connection:
         self.peer = peer
         self.deadline = NEVER
         self.receive_deadline: float | None = None
+        self.frame_s: float | None = None
         self.unread_bytes = 0
         self._outbox = Outbox(stream, _WAITING_FRAMES)
         self._cancelled = False
@@ -213,6 +218,8 @@ class Connection:
             raise ConnectionError("cancelled")
         if self.unread_bytes:
             raise RefusedError(f"{self.unread_bytes} unread payload bytes from the previous frame")
+        if self.frame_s is not None:
+            self.deadline = NEVER
         if not self._fill_buffer(_LENGTHS.size):
             return None
         length, payload_bytes = _LENGTHS.unpack_from(self._buffer, self._at)
@@ -223,6 +230,7 @@ class Connection:
                 "here, or look whether it is another program",
                 limit="max_message_bytes",
             )
+        self.hurry(length + payload_bytes)
         if length <= READ_BYTES:
             self._fill_buffer(_LENGTHS.size + length)  # a timeout loses nothing
             self._at += _LENGTHS.size
@@ -318,6 +326,11 @@ class Connection:
 
     # -- bytes -------------------------------------------------------------------------------
 
+    def hurry(self, num_bytes: int) -> None:
+        """Have so many bytes come or go in a time that fits them: see :attr:`frame_s`."""
+        if self.frame_s is not None:
+            self.deadline = time.monotonic() + self.frame_s + num_bytes / _LEAST_RATE
+
     def _count_read(self, count: int) -> None:
         if count > self.unread_bytes:
             raise RefusedError(f"{count} bytes of a payload that has {self.unread_bytes} left")
@@ -380,6 +393,7 @@ class FrameWriter:
         self._small.append(_LENGTHS.pack(len(message), payload_bytes) + message)
         self._size = 0
         self._lend = lend
+        connection.hurry(payload_bytes)
 
     def copy(self, values: Array) -> Buffer:
         """Copy some values; the copy is valid until the next one: pass it to :meth:`write`

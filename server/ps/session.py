@@ -26,11 +26,11 @@ from ...engine.push_target import PushTarget, StepInfo
 from .layout import Layout
 from .layout_compiler import compile_layout
 from .payload import Payload
+from .session_limiter import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .store import PushRequest, Store
 
 _SMALL_BYTES = 64 * 1024
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
-_LAYOUT_MESSAGES = 16  # of max_message_bytes: what the layouts of a session take
 _NOTHING = Layout()
 
 _Part = TypeVar("_Part")
@@ -83,6 +83,8 @@ class Session:
         who: The worker.
         check: Refuses an operation that this worker may not; called once per layout, and for the
             first push.
+        room: Counts the memory of its steps and layouts with those of other sessions; None: they
+            are counted alone.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Session:
         store: Store,
         who: Incarnation,
         check: Callable[[str], None] = lambda operation: None,  # noqa: ARG005
+        room: SessionRoom | None = None,
     ) -> None:
         self._store = store
+        self._room = room or SessionRoom(StepRoom(store.task, store.settings), who)
         self._check_access = check
         self._may_count = False
         self._who = who
@@ -125,15 +129,16 @@ class Session:
         if not layout_id:
             raise RefusedError("layout 0 stands for none")
         others = self._layout_bytes.total() - self._layout_bytes[layout_id]
-        if others + num_bytes > _LAYOUT_MESSAGES * self._store.settings.max_message_bytes:
+        if others + num_bytes > LAYOUT_MESSAGES * self._store.settings.max_message_bytes:
             raise LimitExceededError(
                 f"{self._who.task} has sent layouts of {others + num_bytes} bytes in one session, "
-                f"more than {_LAYOUT_MESSAGES} messages of max_message_bytes; push and pull the "
+                f"more than {LAYOUT_MESSAGES} messages of max_message_bytes; push and pull the "
                 "same sets of variables from step to step",
                 task=self._who.task,
                 limit="layouts",
                 value=others + num_bytes,
             )
+        self._room.set_layouts(others + num_bytes)
         self._layout_bytes[layout_id] = num_bytes
         self._layouts[layout_id] = entries
         self._pulled.pop(layout_id, None)
@@ -150,6 +155,14 @@ class Session:
                 repeated.
         """
         self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
+        try:
+            self._carry_out(step, open_payload, answer)
+        finally:
+            self._room.keep(0)
+
+    def _carry_out(
+        self, step: StepHeader, open_payload: Callable[[], Payload], answer: Answer[Any]
+    ) -> None:
         reply = StepReply(step.request_id)
         pull, pull_rows = _NOTHING, list[Array]()
         payload: Payload | None = None
@@ -194,6 +207,7 @@ class Session:
         if pull.dense_bytes > _SMALL_BYTES and not pull_rows:
             pull, versions = self._only_changed(step, pull, reply)
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
+        self._room.keep(reply.payload_bytes)  # the push has no memory any more
         self._store.count_bytes(sent=reply.payload_bytes)
         left = len(pull.ranges)
         has_changed = bool(step.sequence) and reply.error is None and not reply.duplicate
@@ -293,6 +307,8 @@ class Session:
         self._check_size(step, push_layout, pull_layout)
         asked = pull_layout.num_bytes(step.pull_counts)
         self._check_limit(asked, "a pull", "ask for fewer rows at a time")
+        comes = 0 if payload.segment is not None else step.payload_bytes
+        self._room.begin_step(max(comes, asked))
         push_rows = tuple(_take_rows(payload, count) for count in step.push_counts)
         pull_rows = [_take_rows(payload, count) for count in step.pull_counts]
         push_layout.check_rows(push_rows, self._store.task)

@@ -17,6 +17,7 @@ from ...net.dial import parse
 from ...net.endpoint import Greeting
 from ...net.memory_pool import Lease, MemoryPool
 from ...net.shared_memory import SharedSegment, answer_start
+from ...net.shares import one_caller
 from ...proto.v1 import session_pb2
 from .answers import ConnectionAnswer, SegmentAnswer
 from .payload import ConnectionPayload, Payload, SegmentPayload
@@ -24,7 +25,7 @@ from .reader_messages import ReaderMessages
 from .replication.segments import most_segment_bytes
 from .replication.shares import PsShares
 from .session import Answer, Session
-from .session_limiter import SessionLimiter
+from .session_limiter import SessionLimiter, SessionRoom, StepRoom
 from .store import Store
 
 READER_SHARE = 4
@@ -61,6 +62,7 @@ class SessionService:
             limiter.task, self.most_readers, limiter.per_worker, "readers", allowed
         )
         self._pool = MemoryPool()
+        self._room = StepRoom(limiter.task, settings)
 
     def serve(self, greeting: Greeting) -> bool:
         """Serve a greeted connection to its end.
@@ -75,7 +77,12 @@ class SessionService:
         share = self._shares.at(hello.share)
         reads = who.task.type == READER
         limiter = self._readers if reads else self._limiter
-        with share.serving(connection.cancel) as store, limiter.session(who.task):
+        caller = one_caller(greeting.visitor.principal) or (READER if reads else who.task.short)
+        with (
+            share.serving(connection.cancel) as store,
+            limiter.session(who.task),
+            self._room.session(caller, lambda: not connection.has_hung_up) as room,
+        ):
             store.check_contents(hello.expected_ps_generation)
             if not reads:  # it pushes nothing that would have to be remembered
                 store.register_incarnation(who)
@@ -85,22 +92,29 @@ class SessionService:
                 confirms_reads=self._settings.shares_move,
             )
             if reads:
-                self._serve_reader(connection, store, who, greeting.visitor)
+                self._serve_reader(connection, store, who, greeting.visitor, room)
             else:
-                session = Session(store, who, greeting.visitor.check)
+                session = Session(store, who, greeting.visitor.check, room)
                 self._serve(connection, _Messages(connection, session, store, self._settings))
         return False
 
     def _serve_reader(
-        self, connection: Connection, store: Store, who: Incarnation, visitor: Visitor
+        self,
+        connection: Connection,
+        store: Store,
+        who: Incarnation,
+        visitor: Visitor,
+        room: SessionRoom,
     ) -> None:
         def check(operation: str) -> None:
             visitor.check(operation)
             # Also where nobody has to show who they are: a reader's session reads.
             check_access(Principal(READER), operation, server=store.task)
 
+        # One that stops half-way, or does not read, would have memory and its place for ever.
+        connection.frame_s = self._settings.request_timeout_s
         with store.readers.session(who) as wanted:
-            session = Session(store, who, check)
+            session = Session(store, who, check, room)
             reading = ReaderMessages(connection, store, wanted, check)
             messages = _Messages(connection, session, store, self._settings, reading)
             self._serve(connection, messages)
