@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from ..cluster.access.principal import Principal
+from ..core.errors import LimitExceededError
 from ..core.process.threads import new_thread, nobody_waits
 from .arrival import ROUTE
 from .relay import break_off, relay
 from .routes import Connect
+from .shares import Places
 from .tcp import notice_loss, split_address
 from .tickets import Tickets
 
@@ -26,43 +30,64 @@ _CONNECT_TIMEOUT_S = 5.0
 _LEAST_S = 0.1
 
 
+class _Reached(NamedTuple):
+    """A connection to a task, for whom it was made, and who takes a place for it."""
+
+    task: socket.socket
+    caller: Principal | None
+
+
 class Forwarder:
     """Forwards connections to tasks, at the gateway. Thread-safe.
 
     Args:
-        limit: Most connections at once; each has two threads.
+        limit: Most connections at once, half of them for one caller; each has two threads.
         clock: Seconds, for the lifetime of tickets.
     """
 
     def __init__(self, limit: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
         self._lock = threading.Lock()
-        self._tickets: Tickets[socket.socket] = Tickets(
-            _TICKET_S, limit, dropped=socket.socket.close, clock=clock
-        )
+        self._places = Places(limit)
+        self._tickets: Tickets[_Reached] = Tickets(_TICKET_S, limit, dropped=self._end, clock=clock)
         self._open: set[tuple[socket.socket, socket.socket]] = set()
         self._stopped = False
 
-    def ticket(self, address: str) -> bytes:
+    def ticket(self, address: str, caller: Principal | None = None) -> bytes:
         """Connect to ``address``, and issue a ticket for that connection.
 
-        Raises:
-            OSError: The address does not accept the connection, or there are too many connections.
-        """
-        with self._lock:
-            self._check_room()
-        task = socket.create_connection(split_address(address), _CONNECT_TIMEOUT_S)
-        try:
-            with self._lock:
-                self._check_room()  # others have connected meanwhile
-                return self._tickets.issue(task)
-        except ConnectionError:
-            task.close()
-            raise
+        Args:
+            address: host:port.
+            caller: Who asks.
 
-    def _check_room(self) -> None:
-        if self._stopped or len(self._open) + len(self._tickets) >= self._limit:
-            raise ConnectionError(f"{self._limit} connections are forwarded, which is the limit")
+        Raises:
+            LimitExceededError: There are too many connections, or the caller has too many.
+            OSError: The address does not accept the connection.
+        """
+        self._tickets.drop_expired()
+        with self._lock:
+            if self._stopped:
+                raise ConnectionError("this gateway ends")
+            if not self._places.take(caller):
+                raise LimitExceededError(
+                    f"{self._places.count} connections are forwarded already, of "
+                    f"{self._places.limit} and half as many for one driver; close some, or end "
+                    "drivers that need none",
+                    limit=self._places.limit,
+                )
+        try:
+            task = socket.create_connection(split_address(address), _CONNECT_TIMEOUT_S)
+        except BaseException:
+            self._give_back(caller)
+            raise
+        return self._tickets.issue(_Reached(task, caller))
+
+    def _end(self, reached: "_Reached") -> None:
+        reached.task.close()
+        self._give_back(reached.caller)
+
+    def _give_back(self, caller: Principal | None) -> None:
+        with self._lock:
+            self._places.give_back(caller)
 
     def accept(self, client: socket.socket, ticket: bytes) -> None:
         """Forward a connection, which is owned from now on.
@@ -70,17 +95,19 @@ class Forwarder:
         Raises:
             OSError: The ticket is not valid.
         """
-        task = self._tickets.redeem(ticket)
-        if task is None:
+        reached = self._tickets.redeem(ticket)
+        if reached is None:
             raise ConnectionError("a connection to forward has no ticket that is good now")
+        ends = client, reached.task
         with self._lock:
-            self._open.add((client, task))
+            self._open.add(ends)
+        serve = partial(self._serve, client, reached)
         try:
-            new_thread("forward", partial(self._serve, client, task), failed=nobody_waits).start()
+            new_thread("forward", serve, failed=nobody_waits).start()
         except RuntimeError as error:  # no more threads
-            task.close()
             with self._lock:
-                self._open.discard((client, task))
+                self._open.discard(ends)
+            self._end(reached)
             raise ConnectionError(str(error)) from error
 
     def stop(self) -> None:
@@ -88,22 +115,24 @@ class Forwarder:
         with self._lock:
             self._stopped = True
             everyone = list(self._open)
-            self._tickets.clear()
+        self._tickets.clear()
         for ends in everyone:
             break_off(*ends)
 
-    def _serve(self, client: socket.socket, task: socket.socket) -> None:
+    def _serve(self, client: socket.socket, reached: "_Reached") -> None:
+        ends = client, reached.task
         try:
-            with client, task:
-                for end in (client, task):
+            with client, reached.task:
+                for end in ends:
                     end.settimeout(None)
                     notice_loss(end)
-                relay(client, task)
+                relay(*ends)
         except OSError as error:
             log.debug("a forwarded connection broke off: %s", error)
         finally:
             with self._lock:
-                self._open.discard((client, task))
+                self._open.discard(ends)
+            self._end(reached)
 
 
 def through_gateway(address: str, ask_ticket: Callable[[float], bytes]) -> Connect:

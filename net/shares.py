@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from ..cluster.access.principal import TASK_ROLES, Principal
+from ..cluster.access.principal import READER, TASK_ROLES, Principal
 from ..core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ _IDLE_THREAD_S = 10.0
 
 
 def one_caller(caller: Principal | None) -> Principal | None:
-    """Find the principal that counts as the same caller: readers as one, and so drivers; None: that
-    cannot be told.
+    """Who counts as the same caller; None: that cannot be told.
 
-    Tasks may show credentials that are valid for all tasks of their role, or none at all.
+    Readers are one, and so are drivers whose credentials name the same job. Tasks may show
+    credentials that are valid for all tasks of their role, or none at all.
     """
     if caller is None or (caller.role in TASK_ROLES and caller.index is None):
         return None
-    return caller if caller.role in TASK_ROLES else Principal(caller.role)
+    return Principal(READER) if caller.role == READER else caller
 
 
 class Places:

@@ -63,11 +63,10 @@ class Tickets(Generic[T]):
             _, value = self._unused.pop(_digest(ticket), (0.0, None))
         return value
 
-    def __len__(self) -> int:
-        """Count the tickets that are valid and unused."""
+    def drop_expired(self) -> None:
+        """Drop those that are valid no longer."""
         with self._lock:
             self._drop_expired()
-            return len(self._unused)
 
     def clear(self) -> None:
         """Drop all of them."""

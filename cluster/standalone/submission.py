@@ -14,6 +14,8 @@ _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_TASKS = 1024
 _MAX_WORDS = 1000
+_MAX_WORDS_BYTES = 256 * 1024  # of all words: jobs are kept, and listed in one answer
+_MAX_PROGRAM_WORDS = 2
 _MAX_GRACE_S = 86_400.0
 
 # What a driver may set for its job; the rest is the cluster's: addresses, credentials, paths.
@@ -97,10 +99,13 @@ class Submission:
             raise RefusedError(f"{self.id}: the program has no package")
         words = (*self.program, *self.arguments)
         too_long = any(len(word.encode()) > MAX_TEXT_BYTES or "\0" in word for word in words)
-        if len(words) > _MAX_WORDS or too_long:
+        if len(words) > _MAX_WORDS or too_long or sum(map(len, words)) > _MAX_WORDS_BYTES:
             raise RefusedError(
-                f"{self.id}: a command line has up to {_MAX_WORDS} words of {MAX_TEXT_BYTES} bytes"
+                f"{self.id}: a command line has up to {_MAX_WORDS} words of {MAX_TEXT_BYTES} "
+                f"bytes, {_MAX_WORDS_BYTES} together"
             )
+        if len(self.program) > _MAX_PROGRAM_WORDS:
+            raise RefusedError(f"{self.id}: a program is a file, or -m and a module")
         if not 0 < self.grace_s <= _MAX_GRACE_S:
             raise RefusedError(
                 f"{self.id}: a driver may be silent for up to {_MAX_GRACE_S:g} s, "
@@ -111,6 +116,8 @@ class Submission:
                 f"{self.id}: {', '.join(foreign)} cannot be set by a job; these can: "
                 f"{', '.join(sorted(SETTINGS))}"
             )
+        if long := [name for name, said in self.settings.items() if len(said) > MAX_TEXT_BYTES]:
+            raise RefusedError(f"{self.id}: {min(long)} is longer than {MAX_TEXT_BYTES} bytes")
 
     @property
     def folder(self) -> str:

@@ -3,6 +3,7 @@
 Events come in with their time, orders to nodes come out. Not thread-safe: the caller locks.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ..supervision.decisions import LOST
 from .job import JobState, PlacedTask, StandaloneJob
 from .nodes import Node, choose_nodes
 from .orders import Order, Start, Stop
+from .shares import UNKNOWN, next_of, share_of, to_go
 from .submission import ALL, Submission
 
 NODE_LEASE_S = 15.0
@@ -26,14 +28,14 @@ class ClusterLimits:
 
     Attributes:
         jobs: Most jobs that run at once.
-        queued: Most that wait.
+        queued: Most that wait; half of them of one driver.
         workers: Most of one job; 0: as many as there are nodes.
         tasks_per_node: Most tasks of one node.
         nodes: Most of them, lost ones not counted.
     """
 
     jobs: int = 8
-    queued: int = 64
+    queued: int = 128
     workers: int = 0
     tasks_per_node: int = 8
     nodes: int = 1024
@@ -206,17 +208,23 @@ class JobTable:
                     "give this one another folder",
                     job=other.id,
                 )
-        waiting = sum(job.state is JobState.QUEUED for job in self.jobs.values())
-        if waiting >= self._limits.queued:
-            raise LimitExceededError(
-                f"{waiting} jobs wait already (the limit is {self._limits.queued}); submit again "
-                "when some have begun",
-                waiting=waiting,
-                limit=self._limits.queued,
-            )
+        self._check_queue(submission)
         job = self.jobs[submission.id] = StandaloneJob(submission, now, now)
         self._place_queued(now=now)
         return job
+
+    def _check_queue(self, submission: Submission) -> None:
+        waiting = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
+        own = sum(job.submission.owner == submission.owner for job in waiting)
+        share = share_of(submission.owner, self._limits.queued)
+        if len(waiting) >= self._limits.queued or own >= share:
+            raise LimitExceededError(
+                f"{len(waiting)} jobs wait already, {own} of them of {submission.owner or UNKNOWN} "
+                f"(the limits are {self._limits.queued} and {share}); submit again when some have "
+                "begun, or stop some with `ropewalk stop`",
+                waiting=len(waiting),
+                limit=self._limits.queued,
+            )
 
     def find(self, job: str) -> StandaloneJob:
         """Find a job by its id, or by a name that no other one has.
@@ -294,24 +302,24 @@ class JobTable:
         ended = sorted(
             (job for job in self.jobs.values() if job.has_ended), key=lambda each: each.ended or 0
         )
-        for job in ended[: max(0, len(ended) - _KEPT)]:
+        for job in to_go(ended, _owner, _KEPT):
             del self.jobs[job.id]
 
     def _place_queued(self, *, now: float) -> None:
-        running = sum(
-            job.state in (JobState.RUNNING, JobState.STOPPING) for job in self.jobs.values()
-        )
-        for job in self.jobs.values():
-            if job.state is not JobState.QUEUED:
-                continue
-            if running >= self._limits.jobs:
-                job.reason = f"{running} jobs run, which is the limit"
+        at_work = (JobState.RUNNING, JobState.STOPPING)
+        running = Counter(_owner(job) for job in self.jobs.values() if job.state in at_work)
+        waiting = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
+        while waiting:
+            job = next_of(waiting, _owner, running)
+            waiting.remove(job)
+            if running.total() >= self._limits.jobs:
+                job.reason = f"{running.total()} jobs run, which is the limit"
                 continue
             placed, obstacle = self._place(job)
             if obstacle:
                 job.reason = obstacle
                 continue
-            running += 1
+            running[_owner(job)] += 1
             self._take_ports(placed)
             self._give(job.begin(placed, self._settings_of(job), now=now))
 
@@ -398,3 +406,7 @@ class JobTable:
             number = node.orders.add(order)
             if isinstance(order, Start):
                 node.running[order.job, order.task] = number
+
+
+def _owner(job: StandaloneJob) -> str:
+    return job.submission.owner

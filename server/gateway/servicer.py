@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...cluster.access.principal import Principal
 from ...cluster.standalone.job import StandaloneJob
 from ...cluster.standalone.logged_line import LoggedLine
 from ...cluster.standalone.orders import Order, Start
+from ...cluster.standalone.shares import UNKNOWN
 from ...cluster.standalone.submission import Submission
 from ...cluster.standalone.table import JobTable
 from ...core.errors import PeerLostError, RefusedError
@@ -20,6 +22,7 @@ from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_count, check_number, check_text, shorten
 from ...net.auth.guard import Visitor
+from ...net.shares import Places
 from ...proto.v1 import gateway_pb2
 from ...shipping import check_environments, own_environment
 from ...telemetry.catalogue import Sample
@@ -49,9 +52,9 @@ class GatewayServicer:
         folder: Returns the folder this gateway has for packages and logs, and makes it again if it
             has been removed.
         instance: Instance id of this process.
-        ticket: Makes a ticket for a connection to an address.
-        most_following: Drivers that may wait for lines at once, each in a thread; others are
-            answered at once.
+        ticket: Makes a ticket for a connection to an address, for a caller.
+        most_following: Calls of drivers that may wait for lines at once, each in a thread, half of
+            them of one driver; others are answered at once.
     """
 
     def __init__(
@@ -59,16 +62,15 @@ class GatewayServicer:
         table: JobTable,
         folder: Callable[[], Path],
         instance: str,
-        ticket: Callable[[str], bytes],
+        ticket: Callable[[str, Principal | None], bytes],
         most_following: int = 64,
     ) -> None:
         self._table = table
         self._folder = folder
         self._instance = instance
         self._ticket = ticket
-        self._most_following = most_following
-        self._following = 0
-        self._packages = PackageStore(folder() / "packages")
+        self._following = Places(most_following)
+        self._packages = PackageStore(folder() / "packages", self._needed)
         self._logs: dict[str, JobLog] = {}
         self._events: dict[str, int] = {}  # taken, by instance of the node
         self._losses = RareLog(log)
@@ -161,12 +163,14 @@ class GatewayServicer:
     # -- drivers -----------------------------------------------------------------------------
 
     def PutPackage(
-        self, request: gateway_pb2.PackagePiece, _: Visitor
+        self, request: gateway_pb2.PackagePiece, visitor: Visitor
     ) -> gateway_pb2.PutPackageResponse:
         """Take a piece of a package, from a driver."""
         with self._changed:
             self._folder()
-            held = self._packages.put(request.digest, request.offset, request.data, request.total)
+            held = self._packages.put(
+                request.digest, request.offset, request.data, request.total, _owner(visitor)
+            )
         return gateway_pb2.PutPackageResponse(held=held)
 
     def Submit(self, request: gateway_pb2.SubmitRequest, visitor: Visitor) -> gateway_pb2.JobInfo:
@@ -183,7 +187,7 @@ class GatewayServicer:
                 raise RefusedError(
                     f"package {request.digest[:12]} of job {request.id} is not here; send it first"
                 )
-            owner = str(visitor.principal or "somebody")
+            owner = _owner(visitor)
             submission = Submission(
                 request.id,
                 request.name,
@@ -237,9 +241,9 @@ class GatewayServicer:
             job = self._table.find(request.job)
             log_of = self._log_of(job.id)
             state = job.state, job.reason
-            if self._following >= self._most_following:
+            waits = self._following.take(visitor.principal)
+            if not waits:
                 until = 0.0
-            self._following += 1
             try:
                 while not self._stopped and visitor.is_waiting():
                     if request.drives:
@@ -250,7 +254,8 @@ class GatewayServicer:
                         break
                     self._changed.wait(min(left, 1.0))
             finally:
-                self._following -= 1
+                if waits:
+                    self._following.give_back(visitor.principal)
             piece = log_of.read(request.offset)
             return gateway_pb2.FollowResponse(
                 lines=[
@@ -266,7 +271,7 @@ class GatewayServicer:
 
     def Stop(self, request: gateway_pb2.StopRequest, visitor: Visitor) -> gateway_pb2.JobInfo:
         """Ask a job to save and end."""
-        reason = request.reason or f"stopped by {visitor.principal or 'somebody'}"
+        reason = request.reason or f"stopped by {_owner(visitor)}"
         check_text(reason, bounds.MAX_TEXT_BYTES, "the reason", "a driver")
         with self._open() as table:
             job = table.stop(request.job, reason, kill=request.kill, now=time.monotonic())
@@ -280,7 +285,7 @@ class GatewayServicer:
             return self._info(job)
 
     def OpenRoute(
-        self, request: gateway_pb2.OpenRouteRequest, _: Visitor
+        self, request: gateway_pb2.OpenRouteRequest, visitor: Visitor
     ) -> gateway_pb2.OpenRouteResponse:
         """Issue a ticket for a connection to a task of a job that runs."""
         task = codec.task_from_wire(request.destination)
@@ -291,7 +296,7 @@ class GatewayServicer:
                 raise RefusedError(f"job {job.id} is {job.state} and has no {task.short} to reach")
             address = placed.address
         try:
-            ticket = self._ticket(address)
+            ticket = self._ticket(address, visitor.principal)
         except OSError as error:
             why = error.strerror or str(error)
             raise PeerLostError(
@@ -334,6 +339,10 @@ class GatewayServicer:
             nodes = ["lost" if node.is_lost else "alive" for node in self._table.nodes.values()]
         return cluster_samples(jobs, nodes)
 
+    def _needed(self) -> set[str]:
+        """Digests of the packages of jobs that have not ended."""
+        return {job.submission.digest for job in self._table.jobs.values() if not job.has_ended}
+
     def _log_of(self, job: str) -> JobLog:
         if job not in self._logs:
             self._logs[job] = JobLog(self._folder() / f"log-{job}")
@@ -369,6 +378,10 @@ class GatewayServicer:
             digest=asked.digest,
             program=asked.program,
         )
+
+
+def _owner(visitor: Visitor) -> str:
+    return str(visitor.principal or UNKNOWN)
 
 
 def _wait_s(asked_s: float) -> float:

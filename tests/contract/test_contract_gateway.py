@@ -20,6 +20,7 @@ from ropewalk.cluster.standalone.table import ClusterLimits, JobTable
 from ropewalk.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,
+    LimitExceededError,
     PeerLostError,
     PermissionDeniedError,
     RefusedError,
@@ -31,6 +32,7 @@ from ropewalk.core.wire import codec
 from ropewalk.launch.cli import ropewalk
 from ropewalk.net.arrival import ROUTE
 from ropewalk.net.forwarding import Forwarder, connect_forwarded
+from ropewalk.net.free_ports import free_ports
 from ropewalk.proto.v1 import gateway_pb2
 from ropewalk.server.gateway.job_log import JobLog
 from ropewalk.server.gateway.server import GatewayServer
@@ -398,9 +400,34 @@ def test_a_ticket_is_good_once_and_soon() -> None:
             with pytest.raises(ConnectionError, match="no ticket"):
                 forwarder.accept(client, ticket)
             forwarder.ticket(address)
-            with pytest.raises(ConnectionError, match="which is the limit"):
+            with pytest.raises(LimitExceededError, match="2 connections are forwarded already"):
                 forwarder.ticket(address)
             forwarder.stop()
+
+
+def test_one_driver_has_half_of_the_connections_that_a_gateway_forwards() -> None:
+    drivers = [Principal("driver", team) for team in ("vision", "speech")]
+    with socket.create_server(("127.0.0.1", 0)) as task:
+        address = f"127.0.0.1:{task.getsockname()[1]}"
+        forwarder = Forwarder(limit=4)
+        for driver in drivers:
+            for _ in range(2):
+                forwarder.ticket(address, driver)
+            with pytest.raises(LimitExceededError, match="half as many for one driver"):
+                forwarder.ticket(address, driver)
+        forwarder.stop()
+
+
+def test_a_connection_that_was_not_made_takes_no_place() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as task:
+        address = f"127.0.0.1:{task.getsockname()[1]}"
+        forwarder = Forwarder(limit=1)
+        [closed] = free_ports(1)
+        for _ in range(3):
+            with pytest.raises(ConnectionRefusedError):
+                forwarder.ticket(f"127.0.0.1:{closed}")
+        forwarder.ticket(address)
+        forwarder.stop()
 
 
 def test_tickets_that_nobody_uses_make_room() -> None:

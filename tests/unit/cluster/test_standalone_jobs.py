@@ -468,6 +468,60 @@ def test_jobs_beyond_the_limit_wait_their_turn_and_beyond_the_queue_are_refused(
     assert waiting.state.value == "running"
 
 
+def test_one_driver_has_half_of_the_queue_and_the_others_have_the_rest() -> None:
+    cluster = Cluster(limits=ClusterLimits(jobs=1, queued=4))
+    cluster.submit("runs")
+    for number in range(2):
+        cluster.submit(f"a{number}", owner="driver of job a")
+    with pytest.raises(LimitExceededError, match=r"2 of them of driver of job a .*ropewalk stop"):
+        cluster.submit("a2", owner="driver of job a")
+    for number in range(2):
+        cluster.submit(f"b{number}", owner="driver of job b")
+    with pytest.raises(LimitExceededError, match="4 jobs wait already"):
+        cluster.submit("c", owner="driver of job c")
+
+
+def test_the_driver_that_has_least_is_next() -> None:
+    cluster = Cluster(nodes=(CHIEF, PS, W0, W1), limits=ClusterLimits(jobs=2))
+    for name in ("a0", "a1", "a2", "a3", "b0", "a4", "b1"):
+        cluster.submit(name, owner=name[0], workers=1)
+    begun = ["a0", "a1"]
+    while len(begun) < 7:
+        cluster.end(begun[-2], dict.fromkeys(cluster.table.jobs[begun[-2]].tasks, 0))
+        cluster.tick(1)
+        running = {job.id for job in cluster.table.jobs.values() if job.state.value == "running"}
+        begun += running - set(begun)
+    assert begun == ["a0", "a1", "b0", "a2", "b1", "a3", "a4"]
+
+
+def test_jobs_of_one_driver_that_have_ended_put_no_other_log_out() -> None:
+    cluster = Cluster()
+    cluster.submit("modest", owner="modest")
+    cluster.table.stop("modest", "", kill=True, now=0)
+    for number in range(150):
+        cluster.submit(f"j{number}", owner="greedy", workers=99)
+        cluster.table.stop(f"j{number}", "", now=0)
+        cluster.table.tick(now=0)
+    cluster.end("modest", dict.fromkeys(NODES, 0))
+    cluster.table.tick(now=0)
+    assert "modest" in cluster.table.jobs
+    assert len(cluster.table.jobs) == 100
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"arguments": ("x" * 4000,) * 100},
+        {"program": ("x",) * 3},
+        {"settings": {"log_level": "x" * 5000}},
+    ],
+    ids=["words", "program", "settings"],
+)
+def test_what_is_kept_of_a_job_has_a_bound(fields: dict[str, object]) -> None:
+    with pytest.raises(RefusedError):
+        Cluster().submit(**fields)  # type: ignore[arg-type]
+
+
 def test_a_job_has_no_more_workers_than_its_quota() -> None:
     cluster = Cluster(limits=ClusterLimits(workers=1))
     with pytest.raises(LimitExceededError, match="asks for 2 workers, and a job"):

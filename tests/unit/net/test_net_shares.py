@@ -48,6 +48,12 @@ def test_readers_are_one_caller_whatever_their_credentials_say_of_jobs() -> None
     assert places.take(ANY_READER)
 
 
+def test_drivers_are_told_apart_by_the_job_in_their_credentials() -> None:
+    places = Places(10)
+    assert taken(places, DRIVER) == 5
+    assert taken(places, Principal("driver", "speech")) == 5
+
+
 def test_several_places_are_taken_together_or_not_at_all() -> None:
     places = Places(10)
     assert places.take(READER, 4)

@@ -32,9 +32,7 @@ def test_of_many_that_are_not_used_the_oldest_go() -> None:
     tickets: Tickets[int] = Tickets(10.0, 3, dropped=dropped.append)
     issued = [tickets.issue(number) for number in range(5)]
     assert dropped == [0, 1]
-    assert len(tickets) == 3
     assert [tickets.redeem(ticket) for ticket in issued] == [None, None, 2, 3, 4]
-    assert len(tickets) == 0
 
 
 @pytest.mark.parametrize("act", ["look", "issue", "redeem"])
@@ -46,7 +44,7 @@ def test_what_an_expired_ticket_stood_for_is_dropped_with_it(act: str) -> None:
     new = tickets.issue("new")
     clock.now = 10.0
     if act == "look":
-        assert len(tickets) == 1
+        tickets.drop_expired()
     elif act == "issue":
         tickets.issue("newest")
     else:

@@ -16,11 +16,13 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def send(store: PackageStore, data: bytes, *, piece: int = 1000, most: int = 1 << 30) -> int:
+def send(
+    store: PackageStore, data: bytes, *, piece: int = 1000, most: int = 1 << 30, owner: str = "a"
+) -> int:
     digest, held = digest_of(data), 0
-    held = store.put(digest, 0, b"", len(data))
+    held = store.put(digest, 0, b"", len(data), owner)
     while held < min(len(data), most):
-        held = store.put(digest, held, data[held : held + piece], len(data))
+        held = store.put(digest, held, data[held : held + piece], len(data), owner)
     return held
 
 
@@ -83,6 +85,49 @@ def test_uploads_that_never_end_make_room(tmp_path: Path) -> None:
         data = bytes([number]) * 100
         store.put(digest_of(data), 0, data[:50], 100)
     assert len(list((tmp_path / "p").iterdir())) <= 16
+
+
+def test_many_uploads_of_one_driver_end_none_of_another_one(tmp_path: Path) -> None:
+    store, data = PackageStore(tmp_path / "p"), os.urandom(5500)
+    assert send(store, data, most=2500, owner="modest") == 3000
+    for number in range(50):
+        other = bytes([number]) * 100
+        store.put(digest_of(other), 0, other[:50], 100, "greedy")
+    assert store.put(digest_of(data), 0, b"", 5500, "modest") == 3000, "it goes on"
+    assert len(list((tmp_path / "p").iterdir())) <= 16
+
+
+def test_many_packages_of_one_driver_put_none_of_another_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_MAX_BYTES", 5000)
+    store, data = PackageStore(tmp_path / "p"), os.urandom(1000)
+    send(store, data, owner="modest")
+    os.utime(tmp_path / "p" / digest_of(data), (0, 0))  # used the longest ago
+    for number in range(20):
+        send(store, bytes([number]) * 1000, owner="greedy")
+    assert store.has(digest_of(data))
+    assert sum(each.stat().st_size for each in (tmp_path / "p").iterdir()) <= 5000
+
+
+def test_what_a_job_needs_stays_and_one_driver_has_half_of_the_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_MAX_BYTES", 5000)
+    needed: list[str] = []
+    store = PackageStore(tmp_path / "p", lambda: needed)
+    mine = [bytes([number]) * 1000 for number in range(4)]
+    for data in mine[:2]:
+        send(store, data)
+        needed.append(digest_of(data))
+        os.utime(tmp_path / "p" / digest_of(data), (0, 0))
+    with pytest.raises(LimitExceededError, match=r"jobs of a .*2000 bytes.*ropewalk stop"):
+        send(store, mine[2])
+    for number in range(10, 30):
+        send(store, bytes([number]) * 1000, owner="b")
+    assert all(store.has(digest) for digest in needed)
+    needed.pop()
+    assert send(store, mine[2]) == 1000
 
 
 def test_what_a_cleaner_has_removed_is_sent_again(tmp_path: Path) -> None:
