@@ -1,24 +1,27 @@
-"""Following a job: its status, asked for in a thread, and its speed."""
+"""Following a job: its status, asked for in a thread that also tells of exits, and its speed."""
 
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ...cluster.roles import PS
 from ...core.errors import PeerLostError, RopewalkError
 from ...core.exit_codes import describe_exit, shell_status
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
-from ...core.states import Outcome
+from ...core.states import Outcome, State
 from ...core.task import Incarnation, TaskId
 
 if TYPE_CHECKING:
-    from ...client.chief.calls import JobStatus
+    from ...client.chief.calls import JobStatus, TaskStatus
 
 log = logging.getLogger(__name__)
 
 _EVERY_S = 0.3
 _CONNECT_S = 1.0
+_EXPECTED = (State.MISSING, State.ALIVE, State.LOST)  # the chief does not know that it has ended
 
 
 class StatusWatch:
@@ -39,6 +42,7 @@ class StatusWatch:
         self._answered = time.monotonic()
         self._address = address
         self._settings = settings
+        self._left: dict[TaskId, int] = {}
         self._over = threading.Event()
         self._thread = new_thread("status", self._watch, failed=nobody_waits)
 
@@ -58,22 +62,33 @@ class StatusWatch:
             self._thread.join(timeout_s)
 
     def report_exit(self, task: TaskId, code: int) -> None:
-        """Report a task's exit to the chief, which need not wait for its lease to run out."""
-        known = {item.task: item for item in self.last.tasks} if self.last else {}
-        item = known.get(task)
-        if item is None or not item.generation:
-            return
+        """Have the chief told that a task has left for good: it need not wait for its lease to run
+        out, nor for a task that was killed before it registered.
+
+        It is told after each status that has the task at work or yet to come, so also where the
+        chief does not answer yet, or the last word of the task comes after its end.
+        """
+        if task.type != PS:  # they do not register; the chief looks for them
+            self._left[task] = code
+
+    def _report(self, left: Mapping[TaskId, int], status: "JobStatus") -> None:
+        """Report those that had left before the status was asked for, unless it shows that."""
+        for item in status.tasks:
+            if item.task in left and item.state in _EXPECTED:
+                self._report_left(item, left[item.task])
+
+    def _report_left(self, item: "TaskStatus", code: int) -> None:
         from ...client.chief.calls import ChiefClient
         from ...cluster.access.principal import principal_of_task
         from ...core.report import TaskEnd
 
-        client = ChiefClient(self._address, self._settings, principal_of_task(task))
+        client = ChiefClient(self._address, self._settings, principal_of_task(item.task))
         try:
-            who = Incarnation(task, item.generation)
+            who = Incarnation(item.task, item.generation)
             end = TaskEnd(Outcome.LEFT, describe_exit(code), shell_status(code))
             client.finish(who, end, item.report, timeout_s=1.0)
         except RopewalkError as error:
-            log.debug("could not report the exit of %s to the chief: %s", task, error)
+            log.debug("could not report the exit of %s to the chief: %s", item.task, error)
         finally:
             client.close()
 
@@ -90,7 +105,7 @@ class StatusWatch:
         client = ChiefClient(self._address, self._settings, Principal(READER))
         try:
             while not self._over.wait(_EVERY_S):
-                asked = time.monotonic()
+                asked, left = time.monotonic(), dict(self._left)
                 try:
                     self.last, self.asked = client.status(timeout_s=1.0), asked
                 except PeerLostError:
@@ -98,6 +113,8 @@ class StatusWatch:
                 except RopewalkError as error:
                     log.debug("the chief answers, but not with a status: %s", error)
                 self._answered = time.monotonic()
+                if self.last is not None and self.asked == asked:
+                    self._report(left, self.last)
         finally:
             client.close()
 
