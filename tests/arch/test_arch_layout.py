@@ -312,6 +312,7 @@ def test_the_wheel_holds_ropewalk_and_nothing_else(tmp_path: Path) -> None:
         if proto.suffix in (".proto", ".py", ".pyi"):
             assert f"ropewalk/proto/v1/{proto.name}" in names
     assert "ropewalk/py.typed" in names
+    assert [name for name in names if name.endswith(".md")] == []  # for those with a checkout
 
 
 def test_exit_codes_are_documented() -> None:

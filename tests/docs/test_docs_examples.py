@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.pages import PAGES, ROOT, examples
+from helpers.pages import PAGES, ROOM_PAGES, ROOT, examples
 
 
 def name(page: Path) -> str:
@@ -27,6 +27,6 @@ def test_every_example_of_a_page_runs(
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]:
+    for page in [*PAGES, *ROOM_PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

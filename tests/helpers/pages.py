@@ -4,8 +4,12 @@ import json
 import re
 from pathlib import Path
 
+from .sources import ROOMS
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOM_PAGES = sorted(page for room in (*ROOMS, "tests") for page in (ROOT / room).rglob("README.md"))
+"""What each room is and what holds in it, for those who work on it."""
 
 
 def examples(page: Path) -> list[str]:
