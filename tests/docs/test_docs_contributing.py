@@ -91,12 +91,3 @@ def test_a_row_makes_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(METRIC, vars(catalogue))  # noqa: S102 - our own page
     shown = {each.metric.name: each.value for each in report_samples(TaskReport(total_steps=7))}
     assert shown["ropewalk_goal_steps"] == 7
-
-
-def test_every_file_that_the_architecture_names_is_there() -> None:
-    """By its path from the root, or from the room that the paragraph is about."""
-    named = set(re.findall(r"`([\w/-]+\.py)\b", (ROOT / "ARCHITECTURE.md").read_text()))
-    below = [ROOT, ROOT / "src", *(ROOT / "src" / "ropewalk").iterdir()]
-    inside = {name for name in named if "/" in name}
-    assert [name for name in inside if not any((each / name).exists() for each in below)] == []
-    assert len(inside) > 100
