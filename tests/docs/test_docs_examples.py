@@ -27,6 +27,7 @@ def test_every_example_of_a_page_runs(
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    for page in [*PAGES, *ROOM_PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]:
+    others = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING")]
+    for page in [*PAGES, *ROOM_PAGES, *others]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
