@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
 DOCS_STAMP := $(VENV)/.installed-docs
+RELEASE_STAMP := $(VENV)/.installed-release
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 PARITY_VENV := .venv-parity
@@ -33,7 +34,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak chaos coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak chaos coverage mutants check docs format parity s3 dist image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +55,10 @@ $(BENCH_STAMP): $(DEV_STAMP)
 
 $(DOCS_STAMP): $(DEV_STAMP)
 	$(BIN)/python $(INSTALL) --group docs
+	touch $@
+
+$(RELEASE_STAMP): $(STAMP)
+	$(BIN)/python $(INSTALL) --group release
 	touch $@
 
 $(PEERS_STAMP): benchmarks/peers/requirements.txt
@@ -133,6 +138,7 @@ DESCRIBED := client core engine net collectives shipping telemetry api src/ropew
 # mypy takes two thirds of the time; the others are checked beside it.
 CHECKS := check-types check-docs check-format check-lint check-docstrings check-imports check-protos check-access
 .PHONY: $(CHECKS)
+$(CHECKS): $(DEV_STAMP)
 
 check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, types, import contracts, fresh protos, documentation
 	$(MAKE) --no-print-directory --keep-going --jobs=2 \
@@ -166,6 +172,11 @@ parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in 
 
 s3: $(S3_STAMP)  ## checkpoints at s3:// against a server that speaks S3, in .venv-s3
 	$(S3_VENV)/bin/python -m pytest tests/scenario/test_processes_s3.py $(ARGS)
+
+dist: $(RELEASE_STAMP)  ## the sdist and the wheel, built as a release is and checked, in dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 image: ## build the image; TARGET=runtime or digits, VARIANT=cpu or gpu, ENGINE=docker, podman or buildah
 	$(ENGINE) build --file deploy/docker/Dockerfile --target $(TARGET) --build-arg VARIANT=$(VARIANT) \
