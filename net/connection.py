@@ -55,12 +55,12 @@ class Connection:
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
-        receive_deadline: The same of receiving, for one thread that receives while another sends;
-            None: ``deadline``.
-        frame_s: How long a peer that is served may take to send the rest of a frame, and to take
+        receive_deadline: Deadline of receiving alone, for one thread that receives while another
+            sends; None: ``deadline``.
+        frame_s: Time in which a peer that is served has to send the rest of a frame, and to take
             its answer, beside a second for each 4 MiB of them; between frames it may take its time.
             None: ``deadline`` is for the caller to set. Unit: seconds.
-        unread_bytes: How many bytes of the last frame's payload are still to be read.
+        unread_bytes: Number of bytes of the last frame's payload that are still to be read.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class Forwarder:
 
         Args:
             address: host:port.
-            caller: Who asks.
+            caller: Peer that asks.
 
         Raises:
             LimitExceededError: There are too many connections, or the caller has too many.
