@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ..errors import StorageError
+from ..process.threads import new_thread, nobody_waits
 from ..settings import read_environment
-from .remover import Remover
-from .tree_removal import open_folder
+from .remover import remove_later
 from .trusted_folder import UnsafeFolderError, check_way
 from .user_folders import cache_folder
 
@@ -28,8 +29,6 @@ _REMOVE_S = 5.0  # for which the end of a process waits; the next one goes on
 _RANDOM_BYTES = 9  # that the random end of a name has
 _TRIES = 10  # another process may take a new folder for left, before it is locked
 _RETRY_S = 0.02  # in which it removes an empty folder
-
-_remover = Remover()
 
 
 class TemporaryFolder:
@@ -51,7 +50,7 @@ class TemporaryFolder:
 
     def __init__(self, kind: str, max_path_bytes: int = 4096) -> None:
         prefix = _prefix(kind)
-        _remover.add(lambda: _remove_left(prefix))
+        new_thread("remove-left", lambda: _remove_left(prefix), failed=nobody_waits).start()
         self._guard = threading.Lock()
         self.path, self._lock = _new_folder(prefix, max_path_bytes)
 
@@ -82,7 +81,7 @@ class TemporaryFolder:
 
     def discard(self, path: Path) -> None:
         """Delete a folder in it with all that is in it, in the background."""
-        _remover.remove(path)
+        remove_later(path)
 
     def remove(self, timeout_s: float = _REMOVE_S) -> None:
         """Delete it with all that is in it. Idempotent.
@@ -94,7 +93,7 @@ class TemporaryFolder:
         with self._guard:
             lock, self._lock = self._lock, -1
         if lock >= 0:
-            _remover.remove(self.path, then=lambda: os.close(lock)).wait(timeout_s)
+            remove_later(self.path, then=lambda: os.close(lock)).wait(timeout_s)
 
 
 def _folders_above() -> Iterator[Path]:
@@ -150,20 +149,19 @@ def _make_again(path: Path) -> int:
     raise OSError(errno.ENOLCK, "the folder cannot be locked", str(path))
 
 
-def _remove_left(prefix: str) -> bool:
-    """Delete folders of that kind and machine that no living process holds."""
+def _remove_left(prefix: str) -> None:
+    """Delete folders of that kind and machine that no living process holds, one after another."""
     for above in _folders_above():
         for path in above.glob(f"{prefix}-*"):
             lock = _locked(path)
             if lock >= 0:
-                _remover.remove(path, then=lambda lock=lock: os.close(lock))  # type: ignore[misc]
-    return True
+                remove_later(path, then=partial(os.close, lock)).wait()
 
 
 def _locked(path: Path) -> int:
     """Open and lock the folder; -1: it is in use, gone or another user's."""
     try:
-        found = open_folder(path)
+        found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return -1
     try:

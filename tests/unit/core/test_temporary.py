@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,30 +15,26 @@ import pytest
 from helpers.waiting import scaled, wait_until
 from ropewalk.core.errors import StorageError
 from ropewalk.core.files import temporary
-from ropewalk.core.files.remover import Remover
+from ropewalk.core.files.remover import remove_later
 from ropewalk.core.files.temporary import TemporaryFolder
 from ropewalk.core.files.trusted_folder import UnsafeFolderError
 
 
-@pytest.fixture
-def remover(monkeypatch: pytest.MonkeyPatch) -> Remover:
-    """Removes what is left; of this test alone."""
-    remover = Remover()
-    monkeypatch.setattr(temporary, "_remover", remover)
-    return remover
-
-
-def has_looked(remover: Remover, folder: Path) -> None:
-    """Wait until nothing that it was to do is left: it takes no folder that is made after this."""
-    assert remover.remove(folder / "not there").wait(scaled(30))
+def has_looked() -> None:
+    """Wait until no thread looks for folders that were left, or removes one."""
+    wait_until(
+        lambda: not {"remove-left", "remover"} & {thread.name for thread in threading.enumerate()},
+        scaled(30),
+        "the threads to end",
+    )
 
 
 def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     mine = TemporaryFolder("ropewalk-x")
-    has_looked(remover, tmp_path)
+    has_looked()
     (mine.path / "file").write_text("mine")
     left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
     left.mkdir()
@@ -49,7 +46,7 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     of_other_machine = tmp_path / "ropewalk-x-0000-left____"
     of_other_machine.mkdir()
     other = TemporaryFolder("ropewalk-x")
-    has_looked(remover, tmp_path)
+    has_looked()
     wait_until(lambda: not left.exists(), 10, "what was left to go")
     assert elsewhere.exists()
     assert (mine.path / "file").read_text() == "mine"
@@ -101,11 +98,10 @@ def test_a_folder_that_cannot_be_removed_is_waited_for_no_longer_than_said(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     may_end = threading.Event()
 
-    def hang(_: float, __: Path) -> None:
+    def hang(_: Path) -> None:
         may_end.wait(30)
 
-    remover = Remover(hang)
-    monkeypatch.setattr(temporary, "_remover", remover)
+    monkeypatch.setattr(temporary, "remove_later", partial(remove_later, remove=hang))
     began = time.monotonic()
     TemporaryFolder("ropewalk-w").remove(timeout_s=0.1)
     assert time.monotonic() - began < scaled(5)
@@ -134,11 +130,11 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
 
 
 def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_made_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = TemporaryFolder("ropewalk-t")
-    has_looked(remover, tmp_path)
+    has_looked()
     folder.path.rmdir()
     mkdir, taken = Path.mkdir, list[int]()
 
@@ -147,7 +143,7 @@ def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_mad
         if not taken:  # what the other process does first
             taken.append(os.open(path, os.O_RDONLY))
             fcntl.flock(taken[0], fcntl.LOCK_EX)
-            remover.remove(path, then=lambda: os.close(taken[0]))
+            remove_later(path, then=lambda: os.close(taken[0]))
 
     monkeypatch.setattr(Path, "mkdir", make_and_lose)
     assert folder.present().is_dir()
@@ -157,11 +153,11 @@ def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_mad
 
 
 def test_what_somebody_else_put_in_its_place_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remover: Remover
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = TemporaryFolder("ropewalk-u")
-    has_looked(remover, tmp_path)
+    has_looked()
     folder.path.rmdir()
     folder.path.mkdir()
     with pytest.raises(UnsafeFolderError, match="made again by somebody else; start this process"):
