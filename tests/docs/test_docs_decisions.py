@@ -45,9 +45,10 @@ def test_the_index_lists_decisions_by_number_and_nothing_else() -> None:
 
 
 def test_numbers_that_were_never_used_are_named() -> None:
-    (line,) = re.findall(r"^The numbers (.+) were never used\.$", INDEX, re.MULTILINE)
-    unused = set(range(1, max(DECISIONS) + 1)) - set(DECISIONS)
-    assert {int(number) for number in re.findall(r"\d+", line)} == unused
+    """A later gap is of a decision that is still being written."""
+    (line,) = re.findall(r"^The numbers (.+) were never used\.", INDEX, re.MULTILINE)
+    named = [int(number) for number in re.findall(r"\d+", line)]
+    assert named == [number for number in range(1, named[-1] + 1) if number not in DECISIONS]
 
 
 @pytest.mark.parametrize("path", DECISIONS.values(), ids=name)
