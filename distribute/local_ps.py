@@ -77,7 +77,7 @@ class LocalPs:
         self.store.cuts.mark(number, self.who, mark)
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
-        """Values of a cut of the store."""
+        """Read a piece of the values of a cut of the store."""
         return self.store.cuts.kept(number, self.who).read(piece)
 
     def define(

@@ -57,9 +57,9 @@ class Connection:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
         receive_deadline: Deadline of receiving alone, for one thread that receives while another
             sends; None: ``deadline``.
-        frame_s: Time in which a peer that is served has to send the rest of a frame, and to take
-            its answer, beside a second for each 4 MiB of them; between frames it may take its time.
-            None: ``deadline`` is for the caller to set. Unit: seconds.
+        frame_s: Longest time that a peer that is served may take to send the rest of a frame, and
+            to take its answer, beside a second for each 4 MiB of them; between frames it may take
+            its time. None: ``deadline`` is for the caller to set. Unit: seconds.
         unread_bytes: Number of bytes of the last frame's payload that are still to be read.
     """
 

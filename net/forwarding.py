@@ -57,7 +57,7 @@ class Forwarder:
 
         Args:
             address: host:port.
-            caller: Peer that asks.
+            caller: Identity of the caller; None: it has shown none.
 
         Raises:
             LimitExceededError: There are too many connections, or the caller has too many.

@@ -26,7 +26,7 @@ _IDLE_THREAD_S = 10.0
 
 
 def one_caller(caller: Principal | None) -> Principal | None:
-    """Find the principal that counts as the same caller; None: that cannot be told.
+    """Return the identity under which a caller is counted; None: callers cannot be told apart.
 
     Readers are one, and so are drivers whose credentials name the same job. Tasks may show
     credentials that are valid for all tasks of their role, or none at all.

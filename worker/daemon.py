@@ -78,7 +78,7 @@ def run_task(
 
 
 def _with_absolute_paths(settings: Settings) -> Settings:
-    """Settings whose paths stay what they are when the program changes its working directory."""
+    """Make paths in settings absolute, so that a program may change its working directory."""
     paths = {name: getattr(settings, name) for name in ("key_file", "model_dir", "token_file")}
     relative = {name: path for name, path in paths.items() if path and not _is_absolute(path)}
     here = {name: os.path.join(os.getcwd(), path) for name, path in relative.items()}
@@ -86,7 +86,7 @@ def _with_absolute_paths(settings: Settings) -> Settings:
 
 
 def _is_absolute(path: str) -> bool:
-    """Whether a path, or the URL of a folder, does not depend on the working directory."""
+    """Return whether a path, or a folder's URL, does not depend on the working directory."""
     return path.startswith(("/", "~")) or "://" in path
 
 
@@ -260,7 +260,7 @@ def _run_program(
 def _code_without_joining(
     ending: Ending, error: BaseException, task: "JobTask", report: ErrorReport
 ) -> int:
-    """The exit code of a program whose task could not join.
+    """Return the exit code of a program whose task could not join.
 
     Raises:
         RopewalkError: ``error``, unless the program has failed by itself.

@@ -69,7 +69,7 @@ class CutOrder:
         hold_s: Longest time that pushes wait. Unit: seconds.
         with_slots: Whether slots are wanted, or values alone.
         may_be_base: Whether the ps note what changes from then on, for deltas.
-        reader: Process that alone may read the values; None: they are for a checkpoint.
+        reader: Task that alone may read the values; None: they are for a checkpoint.
         rows_only: Whether only the rows are wanted that the reader has named.
     """
 
@@ -117,7 +117,7 @@ class PsControl(WatchingClient):
             timeout_s: Unit: seconds.
             may_leave: Other ps have all that this one has, if it was asked to leave.
             replicated_process: Process of this ps, if each share has its replicas; else 0.
-            is_last: Whether no call follows: a ps that listens is waited for then, also if it was
+            is_last: Whether this is the last try: a ps that listens is waited for, also if it was
                 refused before, which a channel notices a little later.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What the drivers of a standing cluster share: who is next, and whose things make room. Pure.
+"""Division of a standing cluster among its drivers: who is next, and whose things make room. Pure.
 
 Drivers are told apart by what their credentials say, which is a role and a job (or a team, called
 so). One of them has half at most of what there is a bound for; and where something has to go, it is
@@ -17,19 +17,19 @@ _Owner = TypeVar("_Owner", bound=Hashable)
 
 
 def share_of(owner: str, limit: int) -> int:
-    """How much of a limit one driver may have."""
+    """Compute how much of a limit one driver may have."""
     return limit if owner in ("", UNKNOWN) else max(1, limit // 2)
 
 
 def next_of(
     waiting: Sequence[_Item], owner: Callable[[_Item], str], has: Mapping[str, int]
 ) -> _Item:
-    """The item whose owner has least; the first of several.
+    """Find the item whose owner has least; the first of several.
 
     Args:
-        waiting: In the order in which they came.
-        owner: Whose an item is.
-        has: What each owner has already.
+        waiting: The items, in the order in which they came.
+        owner: Returns the owner of an item.
+        has: Number of items that each owner has already.
     """
     return min(waiting, key=lambda item: has.get(owner(item), 0))
 
@@ -40,13 +40,13 @@ def to_go(
     most: int,
     size: Callable[[_Item], int] = lambda _: 1,
 ) -> list[_Item]:
-    """Items that make room until the others fit, each the oldest of the owner who has most then.
+    """Choose items to drop until the others fit, each the oldest of the owner who has most then.
 
     Args:
         items: The oldest first.
-        owner: Whose an item is.
+        owner: Returns the owner of an item.
         most: Size of all that fits.
-        size: Of an item.
+        size: Returns the size of an item.
     """
     left = list(items)
     has: Counter[_Owner] = Counter()

@@ -340,7 +340,7 @@ class GatewayServicer:
         return cluster_samples(jobs, nodes)
 
     def _needed(self) -> set[str]:
-        """Digests of the packages of jobs that have not ended."""
+        """Collect the digests of the packages of jobs that have not ended."""
         return {job.submission.digest for job in self._table.jobs.values() if not job.has_ended}
 
     def _log_of(self, job: str) -> JobLog:

@@ -71,7 +71,7 @@ class Readers:
 
     @contextmanager
     def session(self, reader: Incarnation) -> Iterator[NamedRows]:
-        """A reader's session; after the last one nothing is noted for readers any more."""
+        """Open a reader's session; after the last one nothing is noted for readers any more."""
         wanted = NamedRows(reader)
         with self._lock:
             self._wanted.append(wanted)
@@ -148,7 +148,7 @@ class Readers:
         wanted.layout, wanted.rows = layout, rows
 
     def rows_of(self, reader: Incarnation) -> list[Array]:
-        """Copies of the rows that a reader has named last.
+        """Copy the rows that a reader has named last.
 
         The caller lets no push be applied.
         """

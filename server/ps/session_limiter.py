@@ -1,4 +1,4 @@
-"""What the sessions with a ps may take: places for workers, and memory for steps and layouts.
+"""Limits of the sessions with a ps: places for workers, and memory for steps and layouts.
 
 A session carries out one step at a time, and has a bound for its layouts; but one caller may have
 many sessions. So the bytes of a caller's steps are counted together, and one that would be too much
@@ -27,7 +27,7 @@ _LOOK_S = 1.0  # how soon a caller that has gone gives up its turn
 _SESSIONS = 2  # whose layouts one caller may have: those of a session that broke, and of the next
 
 LAYOUT_MESSAGES = 16
-"""What the layouts of a session take, at most. Unit: ``max_message_bytes``."""
+"""Most memory that the layouts of a session take. Unit: ``max_message_bytes``."""
 
 
 def connections_per_worker(shares: int) -> int:
@@ -114,7 +114,7 @@ class SessionLimiter:
 
 
 class SessionRoom:
-    """What one session takes. Used by one thread; see :class:`StepRoom`."""
+    """Memory that one session takes. Used by one thread; see :class:`StepRoom`."""
 
     def __init__(
         self, room: "StepRoom", caller: Hashable, is_there: Callable[[], bool] = lambda: True
@@ -178,10 +178,10 @@ class StepRoom:
 
     @contextmanager
     def session(self, caller: Hashable, is_there: Callable[[], bool]) -> Iterator[SessionRoom]:
-        """What a session of a caller takes, for as long as it lasts.
+        """Count what a session of a caller takes, for as long as it lasts.
 
         Args:
-            caller: Who counts as one.
+            caller: Identity of the caller; sessions of equal ones are counted together.
             is_there: Returns whether the caller still waits for an answer.
         """
         room = SessionRoom(self, caller, is_there)

@@ -145,7 +145,7 @@ class ShareCuts:
             hold_s: Longest time that pushes wait. Unit: seconds.
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
-            reader: Who alone may read the values; None: they are for a checkpoint.
+            reader: Task that alone may read the values; None: they are for a checkpoint.
             rows_only: Whether only the rows are wanted that the reader has named.
 
         Raises:
@@ -196,11 +196,11 @@ class ShareCuts:
         return self._kept(number).moment
 
     def kept(self, number: int, who: Incarnation | None) -> CutImage:
-        """The values of a cut.
+        """Return the values of a cut.
 
         Args:
             number: Number of the cut.
-            who: Who reads them; None: a checkpoint.
+            who: Task that reads them; None: a checkpoint.
 
         Raises:
             CutVoidError: They are not here, or not any more.

@@ -176,7 +176,7 @@ class Moment:
         global_step: Global step as far as this ps knows.
         pushes: Number of pushes that this ps has counted.
         may_be_base: Whether what changes from then on is to be noted.
-        reader: Who alone may read the values; None: they are for a checkpoint.
+        reader: Task that alone may read the values; None: they are for a checkpoint.
     """
 
     number: int
