@@ -132,15 +132,12 @@ coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own proce
 mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the tests should tell
 	$(BIN)/python tools/mutants.py $(ARGS)
 
-# The rooms whose docstrings begin as tools/docstrings.py wants.
-DESCRIBED := client core engine net collectives shipping telemetry api src/ropewalk/__init__.py src/ropewalk/__main__.py src/ropewalk/testing.py training
-
 # mypy takes two thirds of the time; the others are checked beside it.
 CHECKS := check-types check-docs check-format check-lint check-docstrings check-imports check-protos check-access
 .PHONY: $(CHECKS)
 $(CHECKS): $(DEV_STAMP)
 
-check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, types, import contracts, fresh protos, documentation
+check: $(DEV_STAMP) $(DOCS_STAMP)  ## format, lint, docstrings, types, import contracts, fresh protos, documentation
 	$(MAKE) --no-print-directory --keep-going --jobs=2 \
 	    $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(CHECKS)
 
@@ -152,7 +149,7 @@ check-format:
 check-lint:
 	$(BIN)/ruff check .
 check-docstrings:
-	$(BIN)/python tools/docstrings.py $(DESCRIBED)
+	$(BIN)/python tools/docstrings.py
 check-imports:
 	PYTHONPATH=src $(BIN)/lint-imports
 check-protos:
