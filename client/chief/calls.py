@@ -234,7 +234,7 @@ class ChiefClient(WatchingClient):
         """
         request = chief_pb2.WatchLeadersRequest(seen=seen)
         response = self._watch(self._stub.WatchLeaders, request, timeout_s)
-        leaders = [_leader_from_wire(each) for each in response.leaders]
+        leaders = [_leader_from_wire(leader) for leader in response.leaders]
         return response.changes, response.shares, leaders
 
     def join_cut(self, who: Incarnation, number: int, *, timeout_s: float) -> tuple[bool, float]:
@@ -317,7 +317,7 @@ class ChiefClient(WatchingClient):
             age_s=message.since_s,
             tasks=tuple(_task_status(item) for item in message.tasks),
             versions=codec.versions_from_wire(message.versions),
-            shares=tuple(_leader_from_wire(each) for each in message.shares),
+            shares=tuple(_leader_from_wire(leader) for leader in message.shares),
             begins_with=message.begins_with if message.HasField("begins_with") else None,
             move=_move_from_wire(message.move) if message.HasField("move") else None,
             cuts=_cuts_from_wire(message.cuts),

@@ -248,13 +248,15 @@ def _retry(call: Callable[[], _Response], patience_s: float) -> _Response:
 
 
 def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:
-    tasks = {codec.task_from_wire(each.task): each for each in message.tasks}
+    tasks = {codec.task_from_wire(task.task): task for task in message.tasks}
     return from_message(
         JobView,
         message,
         cluster=read_json(message.cluster) if message.cluster else {},
-        tasks={task: each.exit_code if each.has_ended else None for task, each in tasks.items()},
-        nodes={task: codec.task_from_wire(each.node) for task, each in tasks.items()},
+        tasks={
+            task: status.exit_code if status.has_ended else None for task, status in tasks.items()
+        },
+        nodes={task: codec.task_from_wire(status.node) for task, status in tasks.items()},
         program=tuple(message.program),
         warnings=tuple(message.warnings),
     )

@@ -48,7 +48,7 @@ class RowsAhead:
 
     def __init__(self, rows: Sequence[WantedRows]) -> None:
         self.rows = tuple(rows)
-        self._changed: dict[str, list[Array] | None] = {each.name: [] for each in rows}
+        self._changed: dict[str, list[Array] | None] = {wanted.name: [] for wanted in rows}
 
     def note(self, variable: str, changed: Array | None) -> None:
         """Note that this worker changes rows.
@@ -60,8 +60,8 @@ class RowsAhead:
         noted = self._changed.get(variable)
         if noted is None:
             return
-        count = sum(each.size for each in noted) + (0 if changed is None else changed.size)
-        most = _MOST_NOTED * sum(each.distinct.unique.size for each in self.rows)
+        count = sum(numbers.size for numbers in noted) + (0 if changed is None else changed.size)
+        most = _MOST_NOTED * sum(wanted.distinct.unique.size for wanted in self.rows)
         if changed is None or count > most:
             self._changed[variable] = None
         else:
@@ -73,7 +73,9 @@ class RowsAhead:
 
     def stale(self) -> list[Array]:
         """Find the distinct rows that have changed: ascending positions, per variable."""
-        return [_changed(each.distinct.unique, self._changed[each.name]) for each in self.rows]
+        return [
+            _changed(wanted.distinct.unique, self._changed[wanted.name]) for wanted in self.rows
+        ]
 
 
 def changes_of(push: PushPayload) -> Iterator[tuple[str, Array | None]]:

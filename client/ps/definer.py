@@ -223,14 +223,14 @@ class Definer:
         self.placed[definition.name] = PlacedVariable(definition, shards)
 
     def _lookup(self, definitions: Sequence[VariableDefinition]) -> Held:
-        found: dict[str, list[tuple[int, HeldShard]]] = {}
+        shards: dict[str, list[tuple[int, HeldShard]]] = {}
         wanted = [ShardDefinition(definition) for definition in definitions]
         for ps, peer in enumerate(self._peers):
             for item in peer.define(wanted, create=False):
-                found.setdefault(item.shard.variable.name, []).append((ps, item))
-        for parts in found.values():
+                shards.setdefault(item.shard.variable.name, []).append((ps, item))
+        for parts in shards.values():
             parts.sort(key=lambda pair: pair[1].shard.part)
-        return found
+        return shards
 
     def _tables_on_one_ps(self, definitions: Sequence[VariableDefinition]) -> set[str]:
         """Return the names of the tables that are not cut: those that are small among all of them.

@@ -166,26 +166,25 @@ class DistinctRowsCache:
         Raises:
             ShapeMismatchError: The number of a row is out of range, or keys are no vector of int64.
         """
-        found = [self._known(placed.definition.name, ids) for placed, ids in wanted]
-        keys: dict[
-            int, list[int]
-        ] = {}  # by number of ps: tables whose keys are worked out together
+        distinct = [self._known(placed.definition.name, ids) for placed, ids in wanted]
+        # By number of ps: places of the tables whose keys are worked out together.
+        keys: dict[int, list[int]] = {}
         for place, (placed, ids) in enumerate(wanted):
             definition = placed.definition
-            if found[place] is None:
+            if distinct[place] is None:
                 self._make_room(definition.name)
                 if definition.table is not None:
                     keys.setdefault(len(placed.shards), []).append(place)
                 else:
-                    found[place] = self._of_rows(definition, ids)
+                    distinct[place] = self._of_rows(definition, ids)
         for num_ps, places in keys.items():
             some = [(wanted[place][0].definition.name, wanted[place][1]) for place in places]
-            for place, each in zip(places, _distinct_keys(some, num_ps, self.memory), strict=True):
-                found[place] = each
+            for place, rows in zip(places, _distinct_keys(some, num_ps, self.memory), strict=True):
+                distinct[place] = rows
         return [
-            self._keep(placed.definition.name, each)
-            for (placed, _), each in zip(wanted, found, strict=True)
-            if each is not None
+            self._keep(placed.definition.name, part)
+            for (placed, _), part in zip(wanted, distinct, strict=True)
+            if part is not None
         ]
 
     def _of_rows(self, definition: VariableDefinition, ids: Array) -> DistinctRows:
@@ -204,22 +203,22 @@ class DistinctRowsCache:
     def _known(self, table: str, ids: Array) -> DistinctRows | None:
         last = self._last.get(table, ())
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
-        return next((known for known in last if _same(known.ids, ids)), None)
+        return next((recent for recent in last if _same(recent.ids, ids)), None)
 
     def _make_room(self, table: str) -> None:
         """Forget the oldest of a table: its memory is used again."""
         last = self._last.get(table, [])
         del last[: max(0, len(last) + 1 - self.per_table)]
 
-    def _keep(self, table: str, found: DistinctRows) -> DistinctRows:
+    def _keep(self, table: str, rows: DistinctRows) -> DistinctRows:
         last = self._last.setdefault(table, [])
-        if not any(each is found for each in last):
+        if not any(recent is rows for recent in last):
             self._make_room(table)
-            last.append(found)
+            last.append(rows)
             self._last.move_to_end(table)
             if len(self._last) > _KEPT_TABLES:
                 self._last.popitem(last=False)
-        return found
+        return rows
 
 
 def _same(left: Array, right: Array) -> bool:
@@ -250,15 +249,15 @@ def _distinct_keys(
     from ...engine.keyed.distinct import distinct_by_ps  # a worker without tables never loads it
     from ...engine.keyed.index import as_keys
 
-    keys = [as_keys(name, each) for name, each in wanted]
-    sizes = [each.size for each in keys]
+    keys = [as_keys(name, ids) for name, ids in wanted]
+    sizes = [part.size for part in keys]
     own = memory.take_array((sum(sizes),), np.dtype(np.int64))
     np.concatenate(keys, out=own)
     rows, start = [], 0
-    for each in distinct_by_ps(own, sizes, num_ps, memory):
-        ids = own[start : start + each.inverse.size]
+    for part in distinct_by_ps(own, sizes, num_ps, memory):
+        ids = own[start : start + part.inverse.size]
         # Of one part they stand in the order in which they came.
-        same = num_ps == 1 and each.unique.size == ids.size
-        rows.append(DistinctRows(ids, each.unique, None if same else each.inverse, each.bounds))
+        same = num_ps == 1 and part.unique.size == ids.size
+        rows.append(DistinctRows(ids, part.unique, None if same else part.inverse, part.bounds))
         start += ids.size
     return rows

@@ -61,7 +61,7 @@ class ErrorFeedback:
             accepted: By these ps; None: by all.
         """
         for name, (total, shards) in self._chosen.items():
-            applied = [each for each in shards if accepted is None or each[0] in accepted]
+            applied = [span for span in shards if accepted is None or span[0] in accepted]
             if len(applied) == len(shards):
                 self._rest[name] = total
                 continue

@@ -167,6 +167,6 @@ class FanOut:
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ps")
         pending = [self._pool.submit(call, ps) for ps in others]
         try:
-            return [call(first), *(each.result() for each in pending)]
+            return [call(first), *(future.result() for future in pending)]
         finally:
             wait(pending)

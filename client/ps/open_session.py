@@ -207,10 +207,10 @@ class OpenSession:
                 self._pulls.pop(layout.layout_id, None)
                 message = session_pb2.ClientMessage(layout=codec.layout_to_wire(layout))
                 messages.append(message.SerializeToString())
-        known = 0
+        known_request = 0
         if request.pull is not None and request.has_previous:
-            known = self._pulls.get(request.pull.layout_id, 0)
-        step = codec.step_to_wire(request, self._request_id, known, early_reply=early_reply)
+            known_request = self._pulls.get(request.pull.layout_id, 0)
+        step = codec.step_to_wire(request, self._request_id, known_request, early_reply=early_reply)
         return [*messages, session_pb2.ClientMessage(step=step).SerializeToString()]
 
     def _plan_direct(
@@ -277,9 +277,9 @@ class OpenSession:
                 return self._receive_step(target)
             return self._receive_direct(self._direct, target)
         except OSError as error:
-            said = error.strerror or str(error)
+            reason = error.strerror or str(error)
             raise PeerLostError(
-                f"step: the connection to {self._peer} broke: {said}", peer=self._peer
+                f"step: the connection to {self._peer} broke: {reason}", peer=self._peer
             ) from error
         finally:
             self._connection.deadline = NEVER

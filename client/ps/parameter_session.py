@@ -326,7 +326,7 @@ class ParameterSession:
                 raise
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
-            if failure is not None or any(each.duplicate for each in results.values()):
+            if failure is not None or any(result.duplicate for result in results.values()):
                 self.rows.forget_shown()
             if failure is not None:
                 mine.failure = self._unreported = failure

@@ -174,19 +174,23 @@ class PlanCache:
         pull.
         """
         # A ps may come to share memory, or cease to, while a program runs.
-        dtypes = tuple(None if each.with_state else self.row_dtype(each.placed) for each in rows)
+        dtypes = tuple(
+            None if wanted.with_state else self.row_dtype(wanted.placed) for wanted in rows
+        )
 
         def make() -> RowPlan:
             entries: dict[int, list[LayoutEntry]] = {}
-            for each, dtype in zip(rows, dtypes, strict=True):
-                name, encoding = each.name, _encoding(each)
-                for ps, shard in each.placed.shards:
+            for wanted, dtype in zip(rows, dtypes, strict=True):
+                name, encoding = wanted.name, _encoding(wanted)
+                for ps, shard in wanted.placed.shards:
                     entry = LayoutEntry(name, shard.part, Operation.PULL, encoding, dtype)
                     entries.setdefault(ps, []).append(entry)
             layouts = {ps: self._new_layout(items) for ps, items in entries.items()}
             return RowPlan(layouts, dtypes)
 
-        return self._row_plans.get((*((each.name, each.with_state) for each in rows), dtypes), make)
+        return self._row_plans.get(
+            (*((wanted.name, wanted.with_state) for wanted in rows), dtypes), make
+        )
 
     def _wire_formats(self) -> list[WireFormat]:
         """List the format of each ps: memory that is shared carries everything as it is."""

@@ -91,8 +91,8 @@ class RowLookups:
             shape = (*np.shape(indices), *row_shape(self._place(variable).definition.shape))
             if inverse is None:
                 return rows.reshape(shape)
-            found = self.distinct.memory.take_array((ids.size, rows.shape[1]), rows.dtype)
-            return gather_rows(rows, inverse, found).reshape(shape)
+            spread = self.distinct.memory.take_array((ids.size, rows.shape[1]), rows.dtype)
+            return gather_rows(rows, inverse, spread).reshape(shape)
 
     def lookup_rows(self, wanted: Mapping[str, Array]) -> dict[str, Rows]:
         """Look up rows of several variables and tables, in one round trip; each row is fetched
@@ -162,12 +162,12 @@ class RowLookups:
             if any(positions.size for positions in stale):
                 # All of them are asked for, so that the layout is that of the lookup.
                 changed = self._wanted(
-                    (each.placed, part_of(each.distinct, positions))
-                    for each, positions in zip(ahead.rows, stale, strict=True)
+                    (wanted.placed, part_of(wanted.distinct, positions))
+                    for wanted, positions in zip(ahead.rows, stale, strict=True)
                 )
                 self._fetch(changed)
-                for each, positions, now in zip(ahead.rows, stale, changed, strict=True):
-                    each.out[positions] = now.out
+                for wanted, positions, now in zip(ahead.rows, stale, changed, strict=True):
+                    wanted.out[positions] = now.out
             return _found(ahead.rows)
 
     def note_changed(self) -> None:
@@ -189,8 +189,8 @@ class RowLookups:
         self, wanted: Mapping[str, Array]
     ) -> list[tuple[PlacedVariable, DistinctRows]]:
         placed = [self._place(name) for name in wanted]
-        found = self.distinct.of_all(list(zip(placed, wanted.values(), strict=True)))
-        return list(zip(placed, found, strict=True))
+        distinct = self.distinct.of_all(list(zip(placed, wanted.values(), strict=True)))
+        return list(zip(placed, distinct, strict=True))
 
     def _wanted(
         self, several: Iterable[tuple[PlacedVariable, DistinctRows]], *, with_state: bool = False
@@ -213,12 +213,12 @@ class RowLookups:
 
     def _fetch(self, rows: Sequence[WantedRows]) -> None:
         plan = self._plans.row_plan(rows)
-        arriving = [self._arriving(*each) for each in zip(rows, plan.dtypes, strict=True)]
+        arriving = [self._arriving(*pair) for pair in zip(rows, plan.dtypes, strict=True)]
         session = self._session
         session.exchange(*row_pulls(tuple(arriving), plan.layouts, session.global_step))
-        for each, arrived in zip(rows, arriving, strict=True):
-            if arrived is not each:
-                each.out[...] = _widened(arrived.out, each.out.dtype)
+        for wanted, arrived in zip(rows, arriving, strict=True):
+            if arrived is not wanted:
+                wanted.out[...] = _widened(arrived.out, wanted.out.dtype)
 
     def _arriving(self, rows: WantedRows, dtype: DType | None) -> WantedRows:
         """Prepare rows to be filled in the dtype in which they travel."""
@@ -260,7 +260,7 @@ class RowLookups:
 
 
 def _found(rows: Sequence[WantedRows]) -> dict[str, Rows]:
-    return {each.name: (each.out, each.distinct.inverse) for each in rows}
+    return {wanted.name: (wanted.out, wanted.distinct.inverse) for wanted in rows}
 
 
 def _widened(rows: Array, dtype: DType) -> Array:

@@ -54,12 +54,14 @@ def row_pulls(
         global_step: Last global step seen.
     """
     pulls: dict[int, _Pull] = {ps: _Pull([], []) for ps in layouts}
-    for each in wanted:
-        for ps, shard in each.placed.shards:
-            low, high, numbers = each.distinct.of_shard(shard)
+    for table in wanted:
+        for ps, shard in table.placed.shards:
+            low, high, numbers = table.distinct.of_shard(shard)
             pulls[ps].numbers.append(numbers)
-            pulls[ps].into.append(as_bytes(each.out[low:high]))
-    asked = {ps: pull for ps, pull in pulls.items() if any(each.size for each in pull.numbers)}
+            pulls[ps].into.append(as_bytes(table.out[low:high]))
+    asked = {
+        ps: pull for ps, pull in pulls.items() if any(numbers.size for numbers in pull.numbers)
+    }
     requests = {
         ps: StepRequest(
             pull=layouts[ps],

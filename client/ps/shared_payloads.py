@@ -115,11 +115,11 @@ class SharedPayloads:
             OSError: The connection broke while the ps was asked where it is.
             RefusedError: A slab cannot be mapped.
         """
-        known = self._pulls.get(layout.layout_id)
-        if known is None or known[0] is not layout:
-            known = (layout, self._plan(layout))
-            self._pulls[layout.layout_id] = known
-        return known[1]
+        entry = self._pulls.get(layout.layout_id)
+        if entry is None or entry[0] is not layout:
+            entry = (layout, self._plan(layout))
+            self._pulls[layout.layout_id] = entry
+        return entry[1]
 
     def direct_rows(self, layout: WireLayout, rows: Sequence[Array]) -> DirectRows | None:
         """Find how to read a pull of rows from here, if it is large and all of it can be read.
@@ -153,13 +153,13 @@ class SharedPayloads:
             return {}
         keys = [(entry.variable, entry.part) for entry in layout.entries]
         self._find([key for key in keys if key not in self._regions])
-        found = {}
+        regions = {}
         for entry, key in zip(layout.entries, keys, strict=True):
             region = self._regions[key]
             if region is None or entry.dtype not in (None, region.dtype):
                 return {}
-            found[key] = region
-        return found
+            regions[key] = region
+        return regions
 
     def _find(self, keys: Sequence[ShardKey]) -> None:
         """Ask the ps where some shards are."""
@@ -169,8 +169,8 @@ class SharedPayloads:
             asked = session_pb2.FindMemory(shards=names)
             ask = session_pb2.ClientMessage(find_memory=asked)
             self._connection.send([ask.SerializeToString()])
-            found = receive_message(self._connection).found_memory
-            regions = [codec.region_from_wire(each) for each in found.regions]
+            message = receive_message(self._connection).found_memory
+            regions = [codec.region_from_wire(region) for region in message.regions]
             if len(regions) != len(batch):
                 raise RefusedError(f"asked where {len(batch)} shards are, {len(regions)} came")
             self._regions.update(zip(batch, regions, strict=True))
