@@ -39,13 +39,13 @@ def check_types(
         if str in types or not types & {bool, int, float}:
             continue
         takes_bool = bool in types
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if not isinstance(each, str | bytes | bool) or (takes_bool and isinstance(each, bool)):
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(item, str | bytes | bool) or (takes_bool and isinstance(item, bool)):
                 continue
             wanted = "True or False" if takes_bool else f"a number{(also or {}).get(name, '')}"
             raise ArgumentTypeError(
-                f"{kind.__name__}({name}={value!r}) is not allowed: {each!r} is a "
-                f"{type(each).__name__}, give {wanted}"
+                f"{kind.__name__}({name}={value!r}) is not allowed: {item!r} is a "
+                f"{type(item).__name__}, give {wanted}"
             )
 
 
@@ -68,15 +68,15 @@ def argument_error(
 
 def _describe(
     kind: type[BaseModel],
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     error: ValidationError,
     also: Mapping[str, str] | None = None,
 ) -> str:
-    """Describe the first problem with the arguments in ``given``.
+    """Describe the first problem with the arguments.
 
     Args:
         kind: The class to be made of them.
-        given: The arguments by name.
+        arguments: The arguments by name.
         error: The error from pydantic.
         also: Argument -> other values that it may have, as the end of the sentence.
     """
@@ -85,10 +85,10 @@ def _describe(
     if not problem["loc"]:  # several arguments do not agree
         return f"{kind.__name__}: {message}"
     name = str(problem["loc"][0])
-    known = ", ".join(field for field in kind.model_fields if field != "name")
+    names = ", ".join(field for field in kind.model_fields if field != "name")
     if problem["type"] == "extra_forbidden":
-        return f"{kind.__name__} has no argument {name!r}; it has {known}"
+        return f"{kind.__name__} has no argument {name!r}; it has {names}"
     if problem["type"] == "missing":
-        return f"{kind.__name__} needs the argument {name!r}; it has {known}"
+        return f"{kind.__name__} needs the argument {name!r}; it has {names}"
     more = (also or {}).get(name, "")
-    return f"{kind.__name__}({name}={given.get(name)!r}) is not allowed: {message}{more}"
+    return f"{kind.__name__}({name}={arguments.get(name)!r}) is not allowed: {message}{more}"

@@ -83,8 +83,8 @@ class RopewalkError(Exception):
 
 def said_of(error: BaseException) -> str:
     """Describe an error in a sentence. An unexpected one says little without its class."""
-    known = isinstance(error, OSError | RopewalkError)
-    return str(error) if known else f"{type(error).__name__}: {error}"
+    explains = isinstance(error, OSError | RopewalkError)
+    return str(error) if explains else f"{type(error).__name__}: {error}"
 
 
 class ConfigurationError(RopewalkError, ValueError):

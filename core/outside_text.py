@@ -26,7 +26,7 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError(too_deep) from None
     level = [value]
     for _ in range(_MOST_LEVELS):
-        level = [inner for each in level for inner in _inside(each)]
+        level = [inner for value in level for inner in _inside(value)]
         if not level:
             return value
     raise ValueError(too_deep)

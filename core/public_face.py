@@ -40,10 +40,10 @@ def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError
     if not name.startswith("_"):  # Python and its tools ask for such names
         from difflib import get_close_matches
 
-        known = {each.lower(): each for each in names}
-        near = get_close_matches(name.lower(), known, 1, _LIKENESS)
+        by_lower = {name.lower(): name for name in names}
+        near = get_close_matches(name.lower(), by_lower, 1, _LIKENESS)
         if near:
-            message += f"; did you mean {known[near[0]]!r}?"
+            message += f"; did you mean {by_lower[near[0]]!r}?"
     return AttributeError(message, name=name)
 
 
@@ -72,9 +72,9 @@ def public_getattr(
         if name in places:
             value = namespace[name] = _load(places[name])
             return value
-        known = advice if name.startswith("_") else {**_names_elsewhere(module), **advice}
-        if name in known:
-            raise AttributeError(f"{module} has no {name!r}: {known[name]}", name=name)
+        elsewhere = advice if name.startswith("_") else {**_names_elsewhere(module), **advice}
+        if name in elsewhere:
+            raise AttributeError(f"{module} has no {name!r}: {elsewhere[name]}", name=name)
         raise missing_name(module, name, (*namespace.get("__all__", namespace), *places))
 
     return get
@@ -100,8 +100,8 @@ class Instead:
 
 def _names_elsewhere(module: str) -> Mapping[str, str]:
     """List names of TensorFlow that no module has, as ``ropewalk`` has registered them."""
-    known: Mapping[str, str] = _provided["instead"](module) if "instead" in _provided else {}
-    return known
+    advice: Mapping[str, str] = _provided["instead"](module) if "instead" in _provided else {}
+    return advice
 
 
 def _load(place: str) -> Any:

@@ -138,29 +138,29 @@ def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
         sessions: Workers connected to the ps.
     """
     total = PsCounters(sessions=sessions)
-    for each in several:
+    for counters in several:
         sums = {
-            field.name: getattr(total, field.name) + getattr(each, field.name)
+            field.name: getattr(total, field.name) + getattr(counters, field.name)
             for field in fields(PsCounters)
             if field.name not in ("sessions", "global_step")
         }
-        step = max(total.global_step, each.global_step)
+        step = max(total.global_step, counters.global_step)
         total = replace(total, **sums, global_step=step)
     return replace(total, labels=total.labels[:MOST_LABELS], tables=_by_name(total.tables))
 
 
 def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:
     """Add up the counters of each table, of which several shares have parts."""
-    found: dict[str, TableCounters] = {}
-    for each in tables:
-        known = found.get(each.name, TableCounters(each.name))
+    totals: dict[str, TableCounters] = {}
+    for table in tables:
+        total = totals.get(table.name, TableCounters(table.name))
         sums = {
-            field.name: getattr(known, field.name) + getattr(each, field.name)
+            field.name: getattr(total, field.name) + getattr(table, field.name)
             for field in fields(TableCounters)
             if field.name != "name"
         }
-        found[each.name] = TableCounters(each.name, **sums)
-    return tuple(found.values())
+        totals[table.name] = TableCounters(table.name, **sums)
+    return tuple(totals.values())
 
 
 @dataclass(frozen=True, slots=True)

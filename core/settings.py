@@ -405,19 +405,19 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
     Raises:
         ConfigurationError: A value is not valid; the message names the flag or variable.
     """
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    explicit = {name: value for name, value in (flags or {}).items() if value is not None}
     # By hand: pydantic-settings brings dotenv, TOML and a command line, 0.1 s in every task that
     # starts.
-    said = {name.upper(): value for name, value in os.environ.items()}
+    environment = {name.upper(): value for name, value in os.environ.items()}
     variables = {name: f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    inherited = {name: said[key] for name, key in variables.items() if key in said}
+    inherited = {name: environment[key] for name, key in variables.items() if key in environment}
     try:
-        return Settings(**(inherited | given))
+        return Settings(**(inherited | explicit))
     except ValidationError as error:
         problems = []
         for problem in error.errors():
             name = str(problem["loc"][0])
-            source = f"--{name.replace('_', '-')}" if name in given else variables[name]
+            source = f"--{name.replace('_', '-')}" if name in explicit else variables[name]
             problems.append(f"{source}={problem['input']!r}: {problem['msg']}")
         raise ConfigurationError("; ".join(problems)) from error
 

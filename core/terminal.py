@@ -41,10 +41,10 @@ def terminal_text(text: str, *, colours: bool = False) -> str:
         colours: SGR sequences stay; they end with the text.
     """
 
-    def allowed(found: re.Match[str]) -> str:
-        if found["colour"]:
-            return found["colour"] if colours else ""
-        return "" if found["sequence"] else REPLACEMENT
+    def allowed(match: re.Match[str]) -> str:
+        if match["colour"]:
+            return match["colour"] if colours else ""
+        return "" if match["sequence"] else REPLACEMENT
 
     clean = _OBEYED.sub(allowed, text)
     if not colours:

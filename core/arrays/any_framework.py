@@ -81,15 +81,15 @@ def together(values: Iterable[Any]) -> tuple[AbstractContextManager[Any], list[A
     Returns:
         The context, and the values: if one of them is on a GPU, all arrays on the first one's.
     """
-    found = list(values)
-    first = next(filter(is_on_gpu, found), None)
+    arrays = list(values)
+    first = next(filter(is_on_gpu, arrays), None)
     if first is None:
-        return nullcontext(), found
+        return nullcontext(), arrays
     cupy = load_cupy()
     with first.device:
         return first.device, [
-            cupy.asarray(each) if isinstance(each, np.ndarray) or is_on_gpu(each) else each
-            for each in found
+            cupy.asarray(array) if isinstance(array, np.ndarray) or is_on_gpu(array) else array
+            for array in arrays
         ]
 
 

@@ -24,37 +24,39 @@ def contradictions(manifest: Manifest) -> list[str]:
     cut = manifest.cut
     if cut is None:
         return []
-    found = [problem for share in range(len(cut.shares)) for problem in _of_share(cut, share)]
+    problems = [problem for share in range(len(cut.shares)) for problem in _of_share(cut, share)]
     for block in manifest.blocks:
-        found += _of_block(cut, block)
-    return found
+        problems += _of_block(cut, block)
+    return problems
 
 
 def _of_share(cut: CutRecord, share: int) -> list[str]:
-    first, told = cut.shares[0], cut.shares[share]
-    if told.keys() != cut.workers.keys():
-        return [f"share {share} has marks of {_listed(told)}, the cut is of {_listed(cut.workers)}"]
+    first, marks = cut.shares[0], cut.shares[share]
+    if marks.keys() != cut.workers.keys():
+        return [
+            f"share {share} has marks of {_listed(marks)}, the cut is of {_listed(cut.workers)}"
+        ]
     return [
-        f"{task} marked its push {first[task][0]} on share 0, and {told[task][0]} on share {share}"
-        for task in sorted(told)
-        if told[task][0] != first[task][0]
+        f"{task} marked its push {first[task][0]} on share 0, and {marks[task][0]} on share {share}"
+        for task in sorted(marks)
+        if marks[task][0] != first[task][0]
     ]
 
 
 def _of_block(cut: CutRecord, block: BlockRecord) -> list[str]:
     if block.ps >= len(cut.shares):
         return [f"there are values of share {block.ps}, and no marks of it"]
-    found = []
+    problems = []
     for task, (generation, sequence) in sorted(block.applied.items()):
         if cut.workers.get(task) != generation:
             continue  # a task, or a life of it, that had ended
         _, last = cut.shares[block.ps][task]
         if sequence > last:
-            found.append(
+            problems.append(
                 f"{', '.join(block.shards[:3])} of share {block.ps} has push {sequence} of {task}, "
                 f"beyond its mark at {last}"
             )
-    return found
+    return problems
 
 
 def _listed(tasks: Iterable[str]) -> str:

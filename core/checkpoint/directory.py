@@ -75,8 +75,8 @@ def list_checkpoints(model_dir: str) -> list[CheckpointInfo]:
 
 def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
     """Find the newest complete checkpoint, or None."""
-    found = list_checkpoints(model_dir)
-    return found[-1] if found else None
+    checkpoints = list_checkpoints(model_dir)
+    return checkpoints[-1] if checkpoints else None
 
 
 def prune(model_dir: str, keep: int) -> list[str]:
@@ -89,11 +89,11 @@ def prune(model_dir: str, keep: int) -> list[str]:
     Raises:
         OSError: The file system refused.
     """
-    found, folder = list_checkpoints(model_dir), open_folder(model_dir)
-    kept = found[-keep:]
+    checkpoints, folder = list_checkpoints(model_dir), open_folder(model_dir)
+    kept = checkpoints[-keep:]
     needed = {info.name for info in kept} | {_base_of(folder, info.name) for info in kept}
     removed = []
-    for info in reversed(found):
+    for info in reversed(checkpoints):
         if info.name not in needed:
             remove_checkpoint(info.path)
             removed.append(info.path)
@@ -141,15 +141,15 @@ def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]
         name: Name of the checkpoints of a program; empty: any name. A job's in the same directory,
             whose numbers have ten digits, do not count.
     """
-    folder, found = open_folder(directory), []
+    folder, numbered = open_folder(directory), []
     for entry in folder.names():
         match = _NUMBERED.match(entry)
         is_job = match is not None and len(match["number"]) > 1 and match["number"][0] == "0"
         wanted = match and (not name or (name == match["name"] and not is_job))
         if match and wanted and _is_complete(folder, entry):
             info = CheckpointInfo(int(match["number"]), f"{directory.rstrip('/')}/{entry}")
-            found.append(((info.global_step, _times(match["again"]), info.path), info))
-    return [info for _, info in sorted(found)]
+            numbered.append(((info.global_step, _times(match["again"]), info.path), info))
+    return [info for _, info in sorted(numbered)]
 
 
 def remove_incomplete(model_dir: str) -> list[str]:
@@ -173,8 +173,8 @@ def _is_complete(folder: Folder, name: str) -> bool:
 
 def _entries(folder: Folder) -> list[tuple[int, int, str]]:
     """List the checkpoints: step, number of earlier checkpoints of that step, and name of each."""
-    found = [(match, name) for name in folder.names() if (match := _NAME.match(name))]
-    return sorted((int(match[1]), _times(match[2]), name) for match, name in found)
+    matches = [(match, name) for name in folder.names() if (match := _NAME.match(name))]
+    return sorted((int(match[1]), _times(match[2]), name) for match, name in matches)
 
 
 def _times(again: str | None) -> int:

@@ -179,10 +179,10 @@ def _make_private(path: str) -> None:
     while not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
-    for each in reversed(missing):
-        parent = os.open(os.path.dirname(each), _FOLDER)
+    for folder in reversed(missing):
+        parent = os.open(os.path.dirname(folder), _FOLDER)
         try:
-            _make_one(os.path.basename(each), parent)
+            _make_one(os.path.basename(folder), parent)
         finally:
             os.close(parent)
 
@@ -192,17 +192,17 @@ def _make_one(name: str, parent: int) -> None:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         return
-    made = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     try:
-        _share(made, parent, 0o070)
+        _share(descriptor, parent, 0o070)
     finally:
-        os.close(made)
+        os.close(descriptor)
     os.fsync(parent)
 
 
-def _share(made: int, folder: int, bits: int) -> None:
+def _share(descriptor: int, folder: int, bits: int) -> None:
     """Give what we made to the group, if it is the one that may write to the folder it is in."""
-    above, status = os.fstat(folder), os.fstat(made)
+    above, status = os.fstat(folder), os.fstat(descriptor)
     shared = above.st_mode & stat.S_IWGRP and not above.st_mode & stat.S_IWOTH
     if shared and status.st_gid == above.st_gid:
-        os.fchmod(made, stat.S_IMODE(status.st_mode) | bits)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | bits)

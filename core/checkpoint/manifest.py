@@ -229,11 +229,11 @@ def parse_manifest(text: bytes, *, path: str) -> Manifest:
     verified = text.startswith(_BEGINS)
     if verified:
         begin = len(_BEGINS) + DIGEST_CHARS
-        said, then, rest = text[len(_BEGINS) : begin], text[begin : begin + 2], text[begin + 2 :]
-        if then != _THEN or digest(rest).encode() != said:
+        stated, then, rest = text[len(_BEGINS) : begin], text[begin : begin + 2], text[begin + 2 :]
+        if then != _THEN or digest(rest).encode() != stated:
             raise CheckpointError(
                 f"{path} was altered or is truncated: its {len(rest)} bytes have the digest "
-                f"{digest(rest)}, it says {said.decode(errors='replace')}",
+                f"{digest(rest)}, it says {stated.decode(errors='replace')}",
                 path=path,
             )
     try:

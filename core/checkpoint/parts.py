@@ -39,12 +39,12 @@ def manifest_of_parts(
             if variable.table is not None:
                 tables[variable.name] = _table_record(saved.shard, variable.table)
                 continue
-            known = variables.get(variable.name)
+            other = variables.get(variable.name)
             variables[variable.name] = VariableRecord(
                 shape=variable.shape,
                 dtype=variable.dtype.name,
                 trainable=variable.trainable,
-                updates=max(saved.updates, known.updates if known is not None else 0),
+                updates=max(saved.updates, other.updates if other is not None else 0),
                 rule=rule.model_dump(mode="json") if rule is not None else None,
             )
         for block, names in labels.items():
@@ -80,8 +80,8 @@ def _base_record(parts: Sequence[SavedPart], checkpoint: str, digest: str) -> Ba
     return BaseRecord(
         checkpoint=checkpoint,
         digest=digest,
-        parts={name: tuple(sorted(each)) for name, each in tables.items()},
-        rows={name: tuple(sorted(each)) for name, each in rows.items()},
+        parts={name: tuple(sorted(parts)) for name, parts in tables.items()},
+        rows={name: tuple(sorted(ranges)) for name, ranges in rows.items()},
     )
 
 

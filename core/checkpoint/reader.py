@@ -131,15 +131,15 @@ class CheckpointReader:
         """Read the rows of a delta's base that did not change."""
         if self.base is None or self.manifest.base is None:
             return
-        for each in self.manifest.base.parts.get(table, ()):
-            if part not in (None, each):
+        for number in self.manifest.base.parts.get(table, ()):
+            if part not in (None, number):
                 continue
-            records = [r for r in self.manifest.tensors if (r.variable, r.part) == (table, each)]
+            records = [r for r in self.manifest.tensors if (r.variable, r.part) == (table, number)]
             changed = [self._stored.read(r) for r in records if r.slot in ("keys", REMOVED)]
-            if any(each.ndim != 1 or each.dtype != np.int64 for each in changed):
+            if any(keys.ndim != 1 or keys.dtype != np.int64 for keys in changed):
                 raise self._damaged(f"keys of table {table!r} are no vectors of int64", table)
             keys = superseded(changed)
-            for columns in self.base.columns(table, each):
+            for columns in self.base.columns(table, number):
                 if "keys" in columns:  # else it is what decided about rows, which came anew
                     yield without(columns, keys)
 
@@ -194,11 +194,13 @@ class CheckpointReader:
         range.
         """
         numbers, values = self.pieces_of(name, ROWS), self.pieces_of(name, changed_slot(slot))
-        places = [[(each.row_offset, each.rows) for each in group] for group in (numbers, values)]
+        places = [
+            [(record.row_offset, record.rows) for record in group] for group in (numbers, values)
+        ]
         if places[0] != places[1]:
             raise self._lacks_rows(name, slot, len(values), len(numbers))
         pairs = sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0].row_offset)
-        ends = [each.row_offset for each, _ in pairs[1:]] + [stop]
+        ends = [numbers.row_offset for numbers, _ in pairs[1:]] + [stop]
         for (rows, piece), end in zip(pairs, ends, strict=True):
             if rows.row_offset < stop and end > start:
                 changed = self._stored.read(rows)
@@ -295,9 +297,9 @@ class CheckpointReader:
     def _damaged(self, what: str, variable: str) -> CheckpointError:
         return CheckpointError(f"{self.path} is damaged: {what}", path=self.path, variable=variable)
 
-    def _lacks_rows(self, name: str, slot: str, found: int, expected: int) -> CheckpointError:
+    def _lacks_rows(self, name: str, slot: str, count: int, expected: int) -> CheckpointError:
         return CheckpointError(
-            f"{self.path}: {name!r}{f' slot {slot}' if slot else ''} has {found} of the "
+            f"{self.path}: {name!r}{f' slot {slot}' if slot else ''} has {count} of the "
             f"{expected} rows asked for; the checkpoint is damaged",
             path=self.path,
             variable=name,

@@ -22,7 +22,7 @@ class RemoteFolder:
     def beside(self, name: str) -> Folder:
         """Return a folder beside this one."""
         plain_name(name)
-        url, root = (each.rpartition("/")[0] for each in (self.url, self._root))
+        url, root = (place.rpartition("/")[0] for place in (self.url, self._root))
         return RemoteFolder(f"{url}/{name}", self._fs, f"{root}/{name}")
 
     def make(self) -> None:

@@ -139,9 +139,9 @@ class StoredPieces:
             )
 
     @staticmethod
-    def _altered(path: str, piece: TensorRecord, found: str) -> CheckpointError:
+    def _altered(path: str, piece: TensorRecord, actual: str) -> CheckpointError:
         return CheckpointError(
-            f"{path}: {piece.tensor!r} was altered: its digest is {found}, "
+            f"{path}: {piece.tensor!r} was altered: its digest is {actual}, "
             f"the manifest says {piece.digest}",
             path=path,
             tensor=piece.tensor,

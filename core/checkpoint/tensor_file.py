@@ -118,22 +118,22 @@ def check_head(stream: IO[bytes], record: FileRecord, *, path: str) -> None:
     Raises:
         CheckpointError: They are not those that were written.
     """
-    found = stream.seek(0, io.SEEK_END)
-    if found != record.num_bytes:
+    size = stream.seek(0, io.SEEK_END)
+    if size != record.num_bytes:
         raise CheckpointError(
-            f"{path} is {'truncated' if found < record.num_bytes else 'longer than it was'}: "
-            f"{record.num_bytes} bytes were written, {found} are there",
+            f"{path} is {'truncated' if size < record.num_bytes else 'longer than it was'}: "
+            f"{record.num_bytes} bytes were written, {size} are there",
             path=path,
             expected=record.num_bytes,
-            found=found,
+            found=size,
         )
-    if record.header_bytes > found:
+    if record.header_bytes > size:
         raise CheckpointError(
-            f"{path} has {found} bytes, and its header is to have {record.header_bytes}: one of "
+            f"{path} has {size} bytes, and its header is to have {record.header_bytes}: one of "
             "the two was altered",
             path=path,
             expected=record.header_bytes,
-            found=found,
+            found=size,
         )
     stream.seek(0)
     is_digest = digest(stream.read(record.header_bytes))

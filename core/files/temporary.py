@@ -70,10 +70,10 @@ class TemporaryFolder:
 
     def _is_there(self) -> bool:
         try:
-            found = self.path.lstat()
+            status = self.path.lstat()
         except FileNotFoundError:
             return False
-        if not os.path.samestat(os.fstat(self._lock), found):
+        if not os.path.samestat(os.fstat(self._lock), status):
             raise UnsafeFolderError(
                 f"{self.path} was removed and made again by somebody else; start this process again"
             )
@@ -161,16 +161,16 @@ def _remove_left(prefix: str) -> None:
 def _locked(path: Path) -> int:
     """Open and lock the folder; -1: it is in use, gone or another user's."""
     try:
-        found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_folder(path)
     except OSError:
         return -1
     try:
-        status = os.fstat(found)
+        status = os.fstat(descriptor)
         if status.st_uid == os.getuid():
-            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(status, path.lstat()):
-                return found
+                return descriptor
     except OSError:
         pass
-    os.close(found)
+    os.close(descriptor)
     return -1

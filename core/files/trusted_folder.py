@@ -109,7 +109,7 @@ def check_owner(
 
 def _volume_of(path: Path) -> tuple[Path | None, tuple[int, ...]]:
     """Find the mount point that a real path is below, and its owner; nothing for the root's."""
-    volume = next(each for each in (path, *path.parents) if each.is_mount())
+    volume = next(above for above in (path, *path.parents) if above.is_mount())
     if volume == Path(volume.anchor):
         return None, ()
     return volume, (volume.stat().st_uid,)

@@ -61,7 +61,7 @@ def count_node_gpus(timeout_s: float = 20.0) -> int:
     if command is None:
         return 0
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [command, "--list-gpus"],
             capture_output=True,
             text=True,
@@ -70,7 +70,7 @@ def count_node_gpus(timeout_s: float = 20.0) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    return sum(line.startswith("GPU ") for line in said.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in output.stdout.splitlines())
 
 
 def gpus_in_use() -> bool:

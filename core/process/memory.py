@@ -19,15 +19,15 @@ def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
     Args:
         limits: Files that may say less than the machine has.
     """
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    bounds = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in limits:
         try:
             text = path.read_text().strip()
         except OSError:
             continue
         if text.isdigit() and int(text):  # "max": no limit
-            found.append(int(text))
-    return min(found)
+            bounds.append(int(text))
+    return min(bounds)
 
 
 def out_of_memory_kills(files: tuple[Path, ...] = _KILLS) -> int | None:

@@ -44,7 +44,7 @@ def first_error(error: BaseException) -> BaseException:
     if isinstance(error, RopewalkError) or not isinstance(error, Exception):
         return error
     text = str(error)
-    for each in _noted:
-        if each.message and each.message in text:
-            return each.with_traceback(error.__traceback__)
+    for noted in _noted:
+        if noted.message and noted.message in text:
+            return noted.with_traceback(error.__traceback__)
     return error

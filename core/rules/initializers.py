@@ -69,16 +69,16 @@ class Initializer:
     ) -> None:
         if name not in INITIALIZERS:
             raise ValueError(f"no initializer {name!r}; those are {', '.join(INITIALIZERS)}")
-        given: dict[str, Any] = dict(arguments or {})
-        if twice := given.keys() & keywords:
+        merged: dict[str, Any] = dict(arguments or {})
+        if twice := merged.keys() & keywords:
             raise ValueError(f"{name} was given {', '.join(sorted(twice))} twice")
-        given |= keywords
-        if unknown := given.keys() - INITIALIZERS[name]:
+        merged |= keywords
+        if unknown := merged.keys() - INITIALIZERS[name]:
             raise ValueError(
                 f"{name} has no argument {', '.join(sorted(unknown))}; "
                 f"it has {', '.join(INITIALIZERS[name]) or 'none'}"
             )
-        for argument, value in given.items():
+        for argument, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
             # A constant may be NaN or infinite, as the best loss so far is at first.
@@ -88,7 +88,7 @@ class Initializer:
             raise ValueError(f"seed must be in [0, 2**64), got {seed}")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "seed", seed)
-        object.__setattr__(self, "arguments", given)
+        object.__setattr__(self, "arguments", merged)
 
     def rows(self, full_shape: tuple[int, ...], dtype: DType, start: int, stop: int) -> Array:
         """Compute rows ``[start, stop)`` of the variable.

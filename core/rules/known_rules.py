@@ -67,9 +67,9 @@ def rule_from_dict(fields: Mapping[str, Any]) -> UpdateRule:
     try:
         kind = _own.get(name) or built_in(name)
     except KeyError:
-        known = [kind.__name__ for kind in built_in_rules()] + list(_own)
+        names = [kind.__name__ for kind in built_in_rules()] + list(_own)
         raise ValueError(
-            f"this process knows no update rule {fields.get('name')!r}, only {', '.join(known)}; "
+            f"this process knows no update rule {fields.get('name')!r}, only {', '.join(names)}; "
             "a rule of a program's own is registered in a module that the ps imports too, named by "
             "ROPEWALK_RULE_MODULES"
         ) from None

@@ -51,15 +51,15 @@ class ServerSchedule(BaseModel):
             raise TypeError(
                 f"{kind} takes {', '.join(names)}, got {counted(len(args), 'argument')}"
             )
-        given = dict(zip(names, args, strict=False))
-        if twice := given.keys() & fields.keys():
+        merged = dict(zip(names, args, strict=False))
+        if twice := merged.keys() & fields.keys():
             raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
-        given |= fields
-        check_types(type(self), given)
+        merged |= fields
+        check_types(type(self), merged)
         try:
-            super().__init__(**given | {"name": kind})
+            super().__init__(**merged | {"name": kind})
         except ValidationError as error:
-            raise argument_error(type(self), given, error) from None
+            raise argument_error(type(self), merged, error) from None
 
     def get_config(self) -> dict[str, Any]:
         """Return the schedule's arguments, by name."""

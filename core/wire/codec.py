@@ -457,7 +457,9 @@ _COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
 
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
     """Encode a task's report as a message."""
-    transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
+    transports = [
+        bounds.shorten(transport, bounds.MAX_NAME_BYTES) for transport in report.transports
+    ]
     return to_message(chief_pb2.TaskReport, report, transports=transports)
 
 
@@ -486,14 +488,14 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
 
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
     """Encode a ps's counters as a message; what is too large for it is as large as it can be."""
-    each = [to_message(ps_pb2.TableCounters, bounds.capped(table)) for table in counters.tables]
-    return to_message(ps_pb2.PsCounters, bounds.capped(counters), tables=each)
+    tables = [to_message(ps_pb2.TableCounters, bounds.capped(table)) for table in counters.tables]
+    return to_message(ps_pb2.PsCounters, bounds.capped(counters), tables=tables)
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     """Decode the counters a message stands for."""
-    each = tuple(from_message(TableCounters, table) for table in message.tables)
-    return from_message(PsCounters, message, labels=tuple(message.labels), tables=each)
+    tables = tuple(from_message(TableCounters, table) for table in message.tables)
+    return from_message(PsCounters, message, labels=tuple(message.labels), tables=tables)
 
 
 PHASES = EnumCodes(Phase, common_pb2, "JOB_PHASE")

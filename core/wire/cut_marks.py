@@ -73,4 +73,4 @@ def marks_to_wire(marks: Marks) -> list[ps_pb2.CutMark]:
 
 def marks_from_wire(messages: Iterable[ps_pb2.CutMark]) -> dict[Incarnation, CutMark]:
     """Decode marks from messages."""
-    return {codec.sender_of(each): CutMark(each.sequence, each.pushes) for each in messages}
+    return {codec.sender_of(mark): CutMark(mark.sequence, mark.pushes) for mark in messages}

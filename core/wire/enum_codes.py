@@ -19,8 +19,8 @@ class EnumCodes(Generic[_Member]):
     """
 
     def __init__(self, members: Iterable[_Member], module: Any, prefix: str) -> None:
-        self._numbers = {each: getattr(module, f"{prefix}_{each.name}") for each in members}
-        self._members = {number: each for each, number in self._numbers.items()}
+        self._numbers = {member: getattr(module, f"{prefix}_{member.name}") for member in members}
+        self._members = {number: member for member, number in self._numbers.items()}
 
     def to_wire(self, member: _Member) -> Any:
         """Return the number that stands for a member."""

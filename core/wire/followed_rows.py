@@ -108,7 +108,7 @@ def request_from_wire(message: session_pb2.FollowRows) -> FollowRequest:
         message.part,
         Position(message.log, message.since),
         message.cursor,
-        tuple((each.first, each.last) for each in message.ranges),
+        tuple((span.first, span.last) for span in message.ranges),
     )
 
 

@@ -38,8 +38,8 @@ def _of_torch(group: Hyperparameters) -> Place:
 
 
 def _of_optax(hyper: Mapping[str, Hyperparameters]) -> Place:
-    given = hyper["scale_by_adadelta"]
-    return OnServer("Adadelta", {"rho": given["rho"], "epsilon": given["eps"]})
+    arguments = hyper["scale_by_adadelta"]
+    return OnServer("Adadelta", {"rho": arguments["rho"], "epsilon": arguments["eps"]})
 
 
 class Adadelta(UpdateRule):

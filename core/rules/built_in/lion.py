@@ -32,11 +32,13 @@ def lion(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
 
 
 def _of_optax(hyper: Mapping[str, Hyperparameters]) -> Place:
-    given = hyper["scale_by_lion"]
-    if given["mu_dtype"] is not None or given.get("mode", "hard") != "hard":
+    arguments = hyper["scale_by_lion"]
+    if arguments["mu_dtype"] is not None or arguments.get("mode", "hard") != "hard":
         return OnWorker("is a Lion of another mode, or one with its momentum in another dtype")
     decay = hyper.get("add_decayed_weights", {}).get("weight_decay", 0.0)
-    return OnServer("Lion", {"beta_1": given["b1"], "beta_2": given["b2"], "weight_decay": decay})
+    return OnServer(
+        "Lion", {"beta_1": arguments["b1"], "beta_2": arguments["b2"], "weight_decay": decay}
+    )
 
 
 class Lion(UpdateRule):

@@ -87,8 +87,8 @@ class Nadam(AdamLike):
             return self.beta_1 * (1 - 0.5 * 0.96**i)
 
         def product(i: int) -> float:
-            known = _warm_up()
-            return float(self.beta_1**i * known[min(i, len(known)) - 1])
+            products = _warm_up()
+            return float(self.beta_1**i * products[min(i, len(products)) - 1])
 
         return (
             momentum(t + 1) / (1 - product(t + 1)),
