@@ -39,15 +39,15 @@ def parse_address(text: str, owner: object = None) -> Address:
         ConfigurationError: It is none: a port is missing or out of range, the host is no name, or
             there is more, such as a protocol or a blank. Says what to write instead.
     """
-    found = _read(text)
-    if found is None:
+    address = _read(text)
+    if address is None:
         shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
         whose = "" if owner is None else f" of {owner}"
         raise ConfigurationError(
             f"address {shown}{whose} does not read as host:port: {_remedy(text)}",
             address=text[:_SHOWN],
         )
-    return found
+    return address
 
 
 def _read(text: str) -> Address | None:

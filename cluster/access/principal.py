@@ -98,9 +98,9 @@ def principal_of_uri(uri: str) -> Principal:
     Raises:
         ConfigurationError: It is not in that form.
     """
-    found = _URI.fullmatch(uri)
-    if found is None:
+    match = _URI.fullmatch(uri)
+    if match is None:
         raise ConfigurationError(
             f"{uri[:200]!r} is not spiffe://TRUST_DOMAIN/ropewalk/JOB/ROLE/INDEX"
         )
-    return principal_of_path(found["rest"])
+    return principal_of_path(match["rest"])

@@ -242,16 +242,16 @@ class ClosureQueue:
             else:
                 again.append(closure)
         self._queued.extendleft(reversed(again))  # they are the oldest
-        if any(isinstance(each, GiveUp) for each in decisions):
+        if any(isinstance(decision, GiveUp) for decision in decisions):
             return decisions  # an error, as soon as the caller has said so
         return decisions + self._begin(now)
 
     def began(self, closure: int, attempt: int, now: float) -> None:
         """Handle that a worker has begun a closure that has a deadline."""
         worker = self._workers.get(self._places.get((closure, attempt), -1))
-        found = self._running.get(closure)
-        if worker is not None and found is not None and worker.has[0] == (closure, attempt):
-            worker.due = now + found.deadline_s
+        open_closure = self._running.get(closure)
+        if worker is not None and open_closure is not None and worker.has[0] == (closure, attempt):
+            worker.due = now + open_closure.deadline_s
 
     def finished(self, closure: int, attempt: int, now: float = 0.0) -> ClosureOutcome:
         """Handle that a worker has run a closure."""

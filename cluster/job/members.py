@@ -185,7 +185,7 @@ class Members(dict[TaskId, Member]):
     def pushes(self) -> int:
         """Pushes that the ps have counted, first values too."""
         counters = [member.counters for member in self.values()]
-        return sum(each.pushes for each in counters if each is not None)
+        return sum(counts.pushes for counts in counters if counts is not None)
 
     @property
     def global_step(self) -> int:

@@ -80,35 +80,35 @@ def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
     seconds = now.at - before.at
     if seconds <= 0:
         return {}
-    found = {
+    scalars = {
         "job/steps_per_second": _steps(before, now) / seconds,
         "job/workers": float(len(now.reports)),
     }
     if now.counters:
         stale = [report.staleness for report in now.reports.values() if report.pushes]
         if stale:
-            found["job/staleness"] = sum(stale) / len(stale)
-            found["job/staleness_of_the_worst"] = max(stale)
+            scalars["job/staleness"] = sum(stale) / len(stale)
+            scalars["job/staleness_of_the_worst"] = max(stale)
         refused = sum(report.refused_pushes for report in now.reports.values())
-        found["job/refused_pushes"] = float(refused)
-    found.update(_metrics(now.reports.values()))
+        scalars["job/refused_pushes"] = float(refused)
+    scalars.update(_metrics(now.reports.values()))
     if len(now.reports) <= _MOST_TASKS:
         for task, report in now.reports.items():
             steps = before.reports[task].steps if task in before.reports else 0
             rate = _rate(steps, report.steps, seconds)
-            found[f"tasks/{task.type}-{task.index}/steps_per_second"] = rate
+            scalars[f"tasks/{task.type}-{task.index}/steps_per_second"] = rate
     if len(now.counters) <= _MOST_TASKS:
         for task, counters in now.counters.items():
-            found.update(_of_ps(task, before.counters.get(task, PsCounters()), counters, seconds))
-    return found
+            scalars.update(_of_ps(task, before.counters.get(task, PsCounters()), counters, seconds))
+    return scalars
 
 
 def _steps(before: JobSample, now: JobSample) -> int:
     """Count the steps in between; a job that resumes has made those up to its checkpoint before."""
-    made = max(0, now.global_step - before.global_step)
+    steps = max(0, now.global_step - before.global_step)
     if before.global_step:
-        return made
-    return min(made, sum(report.steps for report in now.reports.values()))
+        return steps
+    return min(steps, sum(report.steps for report in now.reports.values()))
 
 
 def _rate(before: int, now: int, seconds: float) -> float:
@@ -120,8 +120,11 @@ def _metrics(reports: Iterable[TaskReport]) -> Iterator[tuple[str, float]]:
     for report in reports:
         for name, value in report.metrics.items():
             values.setdefault(name, []).append(value)
-    for name, each in sorted(values.items()):
-        yield f"metrics/{name}", math.nan if any(map(math.isnan, each)) else sum(each) / len(each)
+    for name, reported in sorted(values.items()):
+        yield (
+            f"metrics/{name}",
+            math.nan if any(map(math.isnan, reported)) else sum(reported) / len(reported),
+        )
 
 
 def _of_ps(

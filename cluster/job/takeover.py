@@ -66,16 +66,16 @@ def take_place(
     asked_s = now - challenge.since
     if heard <= challenge.since and asked_s >= lease_s / _QUIET:
         return
-    told = (
+    conflict = (
         f"{holder} runs as {task} already and was heard of {now - heard:.1f} s ago; "
         f"{challenge.newcomer} wants the same place"
     )
     if heard > challenge.since and asked_s >= lease_s:
         raise OtherJobError(
-            f"{told}. Two jobs have the same TF_CONFIG, or the task was started twice: stop one of "
-            "them, or give this job addresses of its own",
+            f"{conflict}. Two jobs have the same TF_CONFIG, or the task was started twice: stop "
+            "one of them, or give this job addresses of its own",
             task=task,
             holder=holder,
             newcomer=challenge.newcomer,
         )
-    raise PeerLostError(f"{told}, and has it if the other is silent", task=task)
+    raise PeerLostError(f"{conflict}, and has it if the other is silent", task=task)

@@ -59,10 +59,10 @@ def _numbers(inside: str, name: str, text: str) -> list[str]:
     """List the numbers in a bracket, as they are written in host names."""
     numbers: list[str] = []
     for part in inside.split(","):
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             _refuse(name, text, f"{part!r} in brackets is neither a number nor a range like 1-4")
-        low, high = found[1], found[2] or found[1]
+        low, high = match[1], match[2] or match[1]
         if int(high) < int(low):
             _refuse(name, text, f"the range {part} runs backwards")
         if len(numbers) + int(high) - int(low) >= MAX_ITEMS:
@@ -83,13 +83,13 @@ def expand_counts(text: str, name: str = "tasks per node") -> list[int]:
     """
     counts: list[int] = []
     for part in text.split(","):
-        found = _COUNT.fullmatch(part)
-        if found is None:
+        match = _COUNT.fullmatch(part)
+        if match is None:
             _refuse(name, text, f"{part!r} is neither a count nor COUNT(xNODES), e.g. 2(x3),1")
-        nodes = int(found[2] or 1)
+        nodes = int(match[2] or 1)
         if len(counts) + nodes > MAX_ITEMS:
             _refuse(name, text, f"more than {MAX_ITEMS} nodes")
-        counts += [int(found[1])] * nodes
+        counts += [int(match[1])] * nodes
     return counts
 
 

@@ -61,12 +61,12 @@ def launcher_resolver(
     Raises:
         ConfigurationError: The launcher's variables do not fit, or those of two launchers are set.
     """
-    said = environment_variables() if variables is None else variables
-    if said.get(TF_CONFIG, "").strip():
+    environment = environment_variables() if variables is None else variables
+    if environment.get(TF_CONFIG, "").strip():
         return None
-    if said.get(HOST_TEMPLATE, "").strip():
-        return VariablesClusterResolver(said, replicas=replicas, hostname=hostname)
-    launchers = launchers_of(said)
+    if environment.get(HOST_TEMPLATE, "").strip():
+        return VariablesClusterResolver(environment, replicas=replicas, hostname=hostname)
+    launchers = launchers_of(environment)
     if not launchers:
         return None
     if len(launchers) > 1:
@@ -74,10 +74,10 @@ def launcher_resolver(
             f"the environment is that of a task under {' and under '.join(launchers)}; say which "
             "cluster this is by TF_CONFIG or flags, or by TF_CONFIG={} that there is none"
         )
-    if replicas is None and said.get(REPLICAS, "").strip():
-        replicas = parse_replicas(said[REPLICAS], REPLICAS)
+    if replicas is None and environment.get(REPLICAS, "").strip():
+        replicas = parse_replicas(environment[REPLICAS], REPLICAS)
     if port is None:
-        port = read_port(said)
+        port = read_port(environment)
 
     def of_slurm() -> ClusterResolver:
         return SlurmClusterResolver(replicas, port or 8888, variables=variables)
@@ -101,18 +101,18 @@ def launcher_resolver(
 
 def launchers_of(variables: Mapping[str, str]) -> list[str]:
     """List the launchers by which this environment is that of one task among several."""
-    found = []
+    launchers = []
     of_step = (slurm.RANK, slurm.HOSTS, slurm.TASKS_PER_NODE, slurm.NUM_TASKS)
-    said = [variables.get(name, "").strip() for name in of_step]
-    if all(said) and said[-1] != "1":
-        found.append("Slurm")
+    values = [variables.get(name, "").strip() for name in of_step]
+    if all(values) and values[-1] != "1":
+        launchers.append("Slurm")
     if variables.get(sagemaker.CURRENT_HOST, "").strip() and _several_hosts(variables):
-        found.append("SageMaker")
+        launchers.append("SageMaker")
     if any(variables.get(name, "").strip() for name in INDICES):
         lists = [variables.get(hosts_variable(role), "") for role in (*TASK_TYPES, "master")]
         if sum(len(hosts.split(",")) for hosts in lists if hosts.strip()) > 1:
-            found.append("Volcano")
-    return found
+            launchers.append("Volcano")
+    return launchers
 
 
 def _several_hosts(variables: Mapping[str, str]) -> bool:

@@ -60,7 +60,7 @@ def by_role(pods: Sequence[Pod]) -> dict[str, list[list[Pod]]]:
             f"no pod of the selector says by a label that it is one of {', '.join(TASK_TYPES)}: "
             f"{shown}. Give job_to_label_mapping, with a selector for each job"
         )
-    return {job: [found] for job, found in sorted(jobs.items())}
+    return {job: [selected] for job, selected in sorted(jobs.items())}
 
 
 def assemble(
@@ -156,8 +156,8 @@ def _indexed(pods: Sequence[Pod]) -> list[tuple[int, Pod]]:
     tf-10 none is missing.
     """
     indices = [pod.index for pod in pods]
-    known = [index for index in indices if index is not None and index < _MOST]
-    if len(known) < len(pods) or (min(known, default=0) > 0 and all(map(_is_bare, pods))):
+    valid = [index for index in indices if index is not None and index < _MOST]
+    if len(valid) < len(pods) or (min(valid, default=0) > 0 and all(map(_is_bare, pods))):
         # Also those that are gone would be numbered, and shift the others: a controller has put
         # another one in the place of each. Nobody has where there is none.
         alive = [
@@ -166,8 +166,8 @@ def _indexed(pods: Sequence[Pod]) -> list[tuple[int, Pod]]:
             if not pod.leaving and (pod.phase not in _PREFERENCE[3:] or _is_bare(pod))
         ]
         return list(enumerate(sorted(alive, key=lambda pod: natural(pod.name))))
-    width = max(known, default=0) + 1
-    return [(_jobset_job(pod) * width + index, pod) for pod, index in zip(pods, known, strict=True)]
+    width = max(valid, default=0) + 1
+    return [(_jobset_job(pod) * width + index, pod) for pod, index in zip(pods, valid, strict=True)]
 
 
 def _is_bare(pod: Pod) -> bool:
@@ -177,8 +177,8 @@ def _is_bare(pod: Pod) -> bool:
 
 def _jobset_job(pod: Pod) -> int:
     """Find the number of the Job in its JobSet: each has pods from index 0."""
-    said = pod.labels.get(JOBSET_JOB, "") if COMPLETION in pod.labels else ""
-    return parse_number(said, _MOST - 1) or 0
+    label = pod.labels.get(JOBSET_JOB, "") if COMPLETION in pod.labels else ""
+    return parse_number(label, _MOST - 1) or 0
 
 
 def _rank(pod: Pod) -> tuple[bool, int, list[int]]:

@@ -123,9 +123,9 @@ def resolve(
     """
     source = source or resolver.source
     error = TFConfigError if source == "TF_CONFIG" else ConfigurationError
-    said = resolver.snapshot()
-    spec, dynamic = said.cluster_spec(), said.dynamic
-    kind, index = said.task_type, said.task_id
+    snapshot = resolver.snapshot()
+    spec, dynamic = snapshot.cluster_spec(), snapshot.dynamic
+    kind, index = snapshot.task_type, snapshot.task_id
     overrides = overrides or {}
     is_command = "task.type" in overrides
     if not spec and not dynamic:
@@ -136,7 +136,7 @@ def resolve(
             ClusterSpec({}),
             TaskId(CHIEF, 0),
             sources={"cluster": "none given: this process is the whole cluster"},
-            read_from=said,
+            read_from=snapshot,
         )
     task = _task_of(kind, index, error, source, is_command=is_command)
     whole = canonical_spec(spec)
@@ -164,8 +164,8 @@ def resolve(
         addresses.get(task, ""),
         addresses.get(TaskId(EVALUATOR, 0), ""),
         dynamic,
-        {"cluster": source, "task": source, "chief": named, **said.sources, **overrides},
-        said,
+        {"cluster": source, "task": source, "chief": named, **snapshot.sources, **overrides},
+        snapshot,
     )
 
 
@@ -235,9 +235,9 @@ def _find_chief(
     """
     chief = task if dynamic and task.type == CHIEF else chief_of(spec)
     if not address and chief.type in spec.jobs:
-        known = chief.index in spec.task_indices(chief.type)
+        is_listed = chief.index in spec.task_indices(chief.type)
         # A dynamic cluster lists a worker only itself: there may be a chief that is not listed.
-        if known and (not dynamic or chief == task or chief.type == CHIEF):
+        if is_listed and (not dynamic or chief == task or chief.type == CHIEF):
             address = spec.task_address(chief.type, chief.index)
     if task.type == WORKER:
         is_unlisted = dynamic and not address and task != chief
@@ -250,18 +250,18 @@ def _find_chief(
 def _check_place(
     task: TaskId, spec: ClusterSpec, error: type[ConfigurationError], source: str
 ) -> None:
-    known = spec.task_indices(task.type) if task.type in spec.jobs else []
-    if not known:
+    indices = spec.task_indices(task.type) if task.type in spec.jobs else []
+    if not indices:
         raise error(
             f"{source}: this process is {task}, but the cluster has no job {task.type!r}; "
             f"it has {', '.join(spec.jobs) or 'none'}"
         )
-    if task.index not in known:
+    if task.index not in indices:
         raise error(
             f"{source}: task.index {task.index} is out of range: job {task.type!r} has "
-            f"{counted(len(known), 'task')} (index {', '.join(map(str, known))})",
+            f"{counted(len(indices), 'task')} (index {', '.join(map(str, indices))})",
             index=task.index,
-            tasks=len(known),
+            tasks=len(indices),
         )
 
 

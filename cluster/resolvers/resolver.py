@@ -115,8 +115,8 @@ class ClusterResolver(Shown, ABC):
     @property
     def task_type(self) -> str | None:
         """Job of this process; None: not known. Setting it wins over everything else."""
-        said = self._task_type if self._task_type is not None else self._found("task_type")
-        return None if said is None else str(said)
+        kind = self._task_type if self._task_type is not None else self._found("task_type")
+        return None if kind is None else str(kind)
 
     @task_type.setter
     def task_type(self, value: str | None) -> None:
@@ -128,8 +128,8 @@ class ClusterResolver(Shown, ABC):
 
         Setting it wins over everything else.
         """
-        said = self._task_id if self._task_id is not None else self._found("task_id")
-        return None if said is None else int(said)
+        number = self._task_id if self._task_id is not None else self._found("task_id")
+        return None if number is None else int(number)
 
     @task_id.setter
     def task_id(self, value: int | None) -> None:
@@ -138,8 +138,8 @@ class ClusterResolver(Shown, ABC):
     @property
     def rpc_layer(self) -> str | None:
         """Protocol in front of addresses, e.g. ``"grpc"``. Setting it wins over everything else."""
-        said = self._rpc_layer if self._rpc_layer is not None else self._found("rpc_layer")
-        return None if said is None else str(said)
+        layer = self._rpc_layer if self._rpc_layer is not None else self._found("rpc_layer")
+        return None if layer is None else str(layer)
 
     @rpc_layer.setter
     def rpc_layer(self, value: str | None) -> None:

@@ -160,8 +160,8 @@ class UnionClusterResolver(ClusterResolver):
     def sources(self) -> dict[str, str]:
         """Sources of its resolvers: of the cluster all, of the task the one that knows it."""
         all_of = [part.sources.get("cluster", part.source) for part in self._resolvers]
-        told = next((part for part in self._resolvers if part.task_type is not None), None)
-        task = {} if told is None else {"task": told.sources.get("task", told.source)}
+        resolver = next((part for part in self._resolvers if part.task_type is not None), None)
+        task = {} if resolver is None else {"task": resolver.sources.get("task", resolver.source)}
         return {"cluster": "; ".join(dict.fromkeys(all_of)), **task}
 
     @property
@@ -175,10 +175,10 @@ class UnionClusterResolver(ClusterResolver):
         number = next(
             (n for n, part in enumerate(self._resolvers) if part.task_type is not None), 0
         )
-        told = self._resolvers[number]
-        if name == "task_type" or told.task_id is None:
-            return getattr(told, name)
-        return told.task_id + self._tasks_before(number, told.task_type or "")
+        resolver = self._resolvers[number]
+        if name == "task_type" or resolver.task_id is None:
+            return getattr(resolver, name)
+        return resolver.task_id + self._tasks_before(number, resolver.task_type or "")
 
     def _tasks_before(self, number: int, job: str) -> int:
         """Count the tasks of a job that come before those of a resolver, where lists are joined."""

@@ -87,16 +87,16 @@ def tasks_by_host(
     else:
         hosts = _hosts(environment)
         if tasks_per_node is None:
-            said = expand_counts(read_text(environment, TASKS_PER_NODE), TASKS_PER_NODE)
+            counts_by_node = expand_counts(read_text(environment, TASKS_PER_NODE), TASKS_PER_NODE)
         else:
-            said = [tasks_per_node] * len(hosts)
-        if len(said) != len(hosts):
+            counts_by_node = [tasks_per_node] * len(hosts)
+        if len(counts_by_node) != len(hosts):
             raise ConfigurationError(
                 f"{HOSTS} has {counted(len(hosts), 'host')} ({', '.join(hosts[:8])}), "
-                f"{TASKS_PER_NODE} is of {counted(len(said), 'node')}",
+                f"{TASKS_PER_NODE} is of {counted(len(counts_by_node), 'node')}",
                 variable=TASKS_PER_NODE,
             )
-        counts = dict(zip(hosts, said, strict=True))
+        counts = dict(zip(hosts, counts_by_node, strict=True))
     if not counts:
         raise ConfigurationError("tasks_per_node has no host")
     for host, count in counts.items():
@@ -115,18 +115,18 @@ def _hosts(environment: Mapping[str, str]) -> list[str]:
     return hosts
 
 
-def _in_order(given: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, int]:
+def _in_order(counts: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, int]:
     """Bring given tasks by host into Slurm's order of the hosts where Slurm says one."""
     if not environment.get(HOSTS, "").strip():
-        return dict(given)
+        return dict(counts)
     hosts = _hosts(environment)
-    unknown = sorted(set(given) - set(hosts))
+    unknown = sorted(set(counts) - set(hosts))
     if unknown:
         raise ConfigurationError(
             f"tasks_per_node has the host {unknown[0]!r}, {HOSTS} has {', '.join(hosts[:8])}",
             host=unknown[0],
         )
-    return {host: given[host] for host in hosts if host in given}
+    return {host: counts[host] for host in hosts if host in counts}
 
 
 def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[RankPlace]:
@@ -178,8 +178,8 @@ def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> 
         )
     place, host = places[rank], environment.get("SLURMD_NODENAME", "")
     local = environment.get("SLURM_LOCALID", "")
-    known = {other.host for other in places}
-    elsewhere = host in known and host != place.host
+    hosts = {other.host for other in places}
+    elsewhere = host in hosts and host != place.host
     if elsewhere or parse_number(local, MAX_TASK_INDEX) not in (None, place.local_id):
         raise ConfigurationError(
             f"rank {rank} should be task {place.local_id} on {place.host}, but Slurm runs it as "

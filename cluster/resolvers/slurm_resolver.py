@@ -75,13 +75,13 @@ class SlurmClusterResolver(ClusterResolver):
         *,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        said = environment_variables() if variables is None else variables
-        self._rank = read_number(said, RANK)
-        tasks = tasks_by_host(said, tasks_per_node)
-        self._places = places_of_ranks(tasks, said.get("SLURM_DISTRIBUTION", ""))
-        if said.get(NUM_TASKS, "").strip():
-            _check_total(read_number(said, NUM_TASKS), len(self._places))
-        check_place(self._places, said)
+        environment = environment_variables() if variables is None else variables
+        self._rank = read_number(environment, RANK)
+        tasks = tasks_by_host(environment, tasks_per_node)
+        self._places = places_of_ranks(tasks, environment.get("SLURM_DISTRIBUTION", ""))
+        if environment.get(NUM_TASKS, "").strip():
+            _check_total(read_number(environment, NUM_TASKS), len(self._places))
+        check_place(self._places, environment)
         most = max(tasks.values())
         if not 0 < port_base <= 65536 - most:
             raise ConfigurationError(
@@ -92,8 +92,8 @@ class SlurmClusterResolver(ClusterResolver):
         self._jobs_given = jobs is not None
         self._port_base = port_base
         self._rpc_layer = rpc_layer
-        self._bound_by_slurm = bool(said.get("SLURM_GPUS_PER_TASK"))
-        self._visible = _visible_gpus(said, gpus_per_node)
+        self._bound_by_slurm = bool(environment.get("SLURM_GPUS_PER_TASK"))
+        self._visible = _visible_gpus(environment, gpus_per_node)
         if gpus_per_task is None:
             per_task = len(self._visible)
             gpus_per_task = per_task if self._bound_by_slurm else per_task // most
@@ -153,23 +153,23 @@ class SlurmClusterResolver(ClusterResolver):
         return {"task_type": task.type, "task_id": task.index}.get(name)
 
 
-def _check_total(said: int, placed: int) -> None:
-    if said != placed:
+def _check_total(stated: int, placed: int) -> None:
+    if stated != placed:
         raise ConfigurationError(
-            f"{NUM_TASKS} is {said}, but the hosts have {placed} tasks; check tasks_per_node",
-            tasks=said,
+            f"{NUM_TASKS} is {stated}, but the hosts have {placed} tasks; check tasks_per_node",
+            tasks=stated,
             placed=placed,
         )
 
 
-def _visible_gpus(said: Mapping[str, str], gpus_per_node: int | None) -> list[str]:
+def _visible_gpus(environment: Mapping[str, str], gpus_per_node: int | None) -> list[str]:
     """List the node's GPUs that the tasks divide among each other."""
-    narrowed = said.get(_OF_NODE, "") or said.get(_VISIBLE)
+    narrowed = environment.get(_OF_NODE, "") or environment.get(_VISIBLE)
     named = None if narrowed is None else [name for name in narrowed.split(",") if name.strip()]
     if gpus_per_node is None:
         if named is not None:
             return named
-        counted = parse_number(said.get("SLURM_GPUS_ON_NODE", ""), _MOST_GPUS)
+        counted = parse_number(environment.get("SLURM_GPUS_ON_NODE", ""), _MOST_GPUS)
         gpus_per_node = count_node_gpus() if counted is None else counted
     if named and len(named) >= gpus_per_node:
         return named[:gpus_per_node]

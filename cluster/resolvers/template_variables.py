@@ -46,14 +46,14 @@ class VariablesClusterResolver(TemplateClusterResolver):
         hostname: str | None = None,
     ) -> None:
         pattern = variables[HOST_TEMPLATE].strip()
-        said = variables.get(REPLICAS, "").strip()
-        if replicas is None and not said:
+        roles = variables.get(REPLICAS, "").strip()
+        if replicas is None and not roles:
             raise ConfigurationError(
                 f"{HOST_TEMPLATE} is set, and {REPLICAS} is not: how many tasks has each role? "
                 f"E.g. {REPLICAS}=chief=1,ps=2,worker=3",
                 variable=REPLICAS,
             )
-        counts = parse_replicas(said, REPLICAS) if replicas is None else dict(replicas)
+        counts = parse_replicas(roles, REPLICAS) if replicas is None else dict(replicas)
         role = canonical_type(variables.get(ROLE, "").strip())
         if role not in TASK_TYPES:
             raise ConfigurationError(
@@ -61,16 +61,18 @@ class VariablesClusterResolver(TemplateClusterResolver):
                 f"{', '.join(TASK_TYPES)}",
                 variable=ROLE,
             )
-        found = find_index(None, variables, socket.gethostname() if hostname is None else hostname)
-        if found is None and counts.get(role, 1) == 1:
-            found = (0, f"{REPLICAS}: there is one {role}")
-        if found is None:
+        found_index = find_index(
+            None, variables, socket.gethostname() if hostname is None else hostname
+        )
+        if found_index is None and counts.get(role, 1) == 1:
+            found_index = (0, f"{REPLICAS}: there is one {role}")
+        if found_index is None:
             raise ConfigurationError(
                 f"which {role} is this? Set one of {', '.join(INDEX_VARIABLES)}, or give the pod a "
                 "host name that ends in a number",
                 variable=INDEX_VARIABLES[0],
             )
-        index, self._index_from = found
+        index, self._index_from = found_index
         super().__init__(role, index, counts, pattern)
         may_be_more = role == WORKER or (role == PS and variables.get(PS_SHARES, "0") != "0")
         if may_be_more and counts.get(PS) and index >= counts.get(role, 0):
@@ -98,7 +100,7 @@ class VariablesClusterResolver(TemplateClusterResolver):
 
 def _with(spec: ClusterSpec, role: str, index: int, pattern: str) -> ClusterSpec:
     """Add a worker or ps to the cluster."""
-    known = spec.task_indices(role) if role in spec.jobs else []
-    tasks = {each: spec.task_address(role, each) for each in known}
+    indices = spec.task_indices(role) if role in spec.jobs else []
+    tasks = {index: spec.task_address(role, index) for index in indices}
     tasks[index] = pattern.format(role=role, index=index)
     return ClusterSpec({**spec.as_dict(), role: tasks})

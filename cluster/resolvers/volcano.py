@@ -76,8 +76,8 @@ def read_hosts(
 
 
 def _there(variables: Mapping[str, str]) -> str:
-    found = [name for name in sorted(variables) if name.startswith("VC_") and "_HOSTS" in name]
-    return f"there are {', '.join(found)}" if found else "there are no VC_…_HOSTS"
+    names = [name for name in sorted(variables) if name.startswith("VC_") and "_HOSTS" in name]
+    return f"there are {', '.join(names)}" if names else "there are no VC_…_HOSTS"
 
 
 def find_task(
@@ -137,9 +137,11 @@ class VolcanoClusterResolver(ClusterResolver):
         variables: Mapping[str, str] | None = None,
         hostname: str | None = None,
     ) -> None:
-        said = environment_variables() if variables is None else variables
-        jobs = read_hosts(said, tasks)
-        self._own = find_task(said, jobs, os.uname().nodename if hostname is None else hostname)
+        environment = environment_variables() if variables is None else variables
+        jobs = read_hosts(environment, tasks)
+        self._own = find_task(
+            environment, jobs, os.uname().nodename if hostname is None else hostname
+        )
         self._spec = ClusterSpec(
             {job: [f"{host}:{port}" for host in hosts] for job, hosts in jobs.items()}
         )

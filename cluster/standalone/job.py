@@ -124,7 +124,7 @@ class StandaloneJob:
             settings: Settings of every task, by name.
             now: The time.
         """
-        self.tasks = {each.task: each for each in placed}
+        self.tasks = {task.task: task for task in placed}
         synchronous = all(task.type != PS for task in self.tasks)
         policy = standalone_policy(
             synchronous=synchronous,
@@ -132,7 +132,7 @@ class StandaloneJob:
         )
         self._supervision = Supervision(self.tasks, policy)
         self.state, self.started, self.reason = JobState.RUNNING, now, ""
-        return [(each.node, self._start(each, settings)) for each in self.tasks.values()]
+        return [(task.node, self._start(task, settings)) for task in self.tasks.values()]
 
     def _start(self, placed: PlacedTask, settings: Mapping[str, str]) -> Start:
         asked = self.submission

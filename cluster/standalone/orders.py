@@ -63,7 +63,7 @@ class Orders:
         nothing.
         """
         self._last = max(self._last, number)
-        self._waiting = [each for each in self._waiting if each[0] > number]
+        self._waiting = [order for order in self._waiting if order[0] > number]
 
     def waiting(self) -> list[tuple[int, Order]]:
         """List the orders that the node has not taken, each with its number."""
