@@ -188,8 +188,8 @@ class Block(PushTarget):
             ufunc(value, gradient.values, out=value)
         else:
             table = self._table(where, self.value)
-            given = gradient.values.reshape(gradient.rows.size, table.shape[1])
-            table[gradient.rows] = ufunc(table[gradient.rows], given)
+            values = gradient.values.reshape(gradient.rows.size, table.shape[1])
+            table[gradient.rows] = ufunc(table[gradient.rows], values)
         self.versions[where.first : where.last] += 1
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo) -> None:

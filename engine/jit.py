@@ -163,8 +163,8 @@ def _compile(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """Make a function of a kernel that is written in LLVM's instructions."""
-    made: Any = extending.intrinsic
-    return made(function)
+    build: Any = extending.intrinsic
+    return build(function)
 
 
 def _generate_prefetch(builder: Any, pointer: Any) -> None:
@@ -195,10 +195,10 @@ _LINE = 16  # elements of float32 in a cache line
 def _compiles(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Decorate what returns, for the types of arguments, what kernels have as ``function``."""
     overload: Any = extending.overload
-    made: Callable[..., Any] = overload(
+    register: Callable[..., Any] = overload(
         function, inline="always", jit_options={"error_model": "numpy"}
     )
-    return made
+    return register
 
 
 @_compiles(clip)

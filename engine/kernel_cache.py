@@ -68,10 +68,10 @@ def candidates(chosen: str = "") -> list[Path]:
     Args:
         chosen: The setting ``kernel_cache``; empty: not set.
     """
-    found = [Path(name) for name in (chosen, read_environment("NUMBA_CACHE_DIR")) if name]
+    folders = [Path(name) for name in (chosen, read_environment("NUMBA_CACHE_DIR")) if name]
     if (cache := cache_folder()) is not None:
-        found.append(cache)
-    return [path.absolute() for path in found]
+        folders.append(cache)
+    return [path.absolute() for path in folders]
 
 
 def choose_folder(folders: Sequence[Path]) -> CacheFolder:

@@ -234,8 +234,8 @@ class KernelLibrary:
             if key in self._told:
                 return
             asked = self._background.keys() - self._kernels.keys() - self._told
-            places = ((each, self._place(each)) for each in asked)
-            missing = {key, *(each for each, place in places if not (place and is_kept(place)))}
+            places = ((other, self._place(other)) for other in asked)
+            missing = {key, *(other for other, place in places if not (place and is_kept(place)))}
             self._told |= missing
         log.info(
             "compiling %d %s, %s (%s); until then NumPy does their work, more slowly",

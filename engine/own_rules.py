@@ -42,9 +42,9 @@ class OwnRule(UpdateRule):
             RefusedError: It failed, or its arrays have other shapes or names than before.
         """
         numbers = {field: getattr(self, field) for field in self.own}
-        given = SimpleNamespace(learning_rate=rate, t=t, xp=xp, **numbers)
+        step = SimpleNamespace(learning_rate=rate, t=t, xp=xp, **numbers)
         after = dict(slots)
-        new = _call(self.name, type(self).function, w, g, after, given)
+        new = _call(self.name, type(self).function, w, g, after, step)
         for what, array in (("the variable", new), *after.items()):
             if getattr(array, "shape", None) != w.shape or after.keys() != slots.keys():
                 raise RefusedError(
@@ -95,10 +95,10 @@ def register_own_rule(
 
 
 def _call(
-    name: str, update: Update, w: Any, g: Any, slots: dict[str, Any], given: SimpleNamespace
+    name: str, update: Update, w: Any, g: Any, slots: dict[str, Any], step: SimpleNamespace
 ) -> Any:
     try:
-        return update(w, g, slots, given)
+        return update(w, g, slots, step)
     except Exception as error:
         raise RefusedError(
             f"the update rule {name!r} failed: {type(error).__name__}: {error}"

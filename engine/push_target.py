@@ -145,7 +145,7 @@ class PushTarget(ABC):
     @property
     def followed_bytes(self) -> int:
         """Most bytes of what is noted about changes of rows."""
-        return sum(each.num_bytes for each in list(self.changes.values()))
+        return sum(changes.num_bytes for changes in list(self.changes.values()))
 
     def follow(self, entry: int, holder: Hashable) -> RowChanges:
         """Note which rows of an entry change, at least until this holder needs it no more."""
@@ -163,12 +163,16 @@ class PushTarget(ABC):
         """Forget the changes that only this holder needed."""
         for changes in self.changes.values():
             changes.holders.discard(holder)
-        self.changes = {entry: each for entry, each in self.changes.items() if each.holders}
+        self.changes = {
+            entry: changes for entry, changes in self.changes.items() if changes.holders
+        }
 
     def forget_changes(self) -> None:
         """Note no changes any more, whoever needs them: they hear that none are known."""
         with self.lock:
-            for holder in {each for changes in self.changes.values() for each in changes.holders}:
+            for holder in {
+                holder for changes in self.changes.values() for holder in changes.holders
+            }:
                 self.unfollow(holder)
 
     @abstractmethod

@@ -165,12 +165,12 @@ def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ig
             starts[digit, value] = at + one
             other[at] = word
         words, other = other, words
-    found, previous = zero, np.int64(-1)
+    unique_count, previous = zero, np.int64(-1)
     position_mask = (one << position_bits) - one
     for i in range(size):
         row = np.int64(words[i] >> position_bits)
-        found += np.uint64(row != previous)
-        unique[found - one] = row
-        inverse[words[i] & position_mask] = np.int64(found) - 1
+        unique_count += np.uint64(row != previous)
+        unique[unique_count - one] = row
+        inverse[words[i] & position_mask] = np.int64(unique_count) - 1
         previous = row
-    return np.int64(found)
+    return np.int64(unique_count)

@@ -130,5 +130,5 @@ class UpdateKernel:
         if not flags.c_contiguous or not flags.aligned:
             raise ValueError(f"kernel {self.name}: {what} is not contiguous, or not aligned")
 
-    def _error(self, what: str, unit: str, found: int, expected: int) -> ValueError:
-        return ValueError(f"kernel {self.name}: {what} has {found} {unit}, expected {expected}")
+    def _error(self, what: str, unit: str, actual: int, expected: int) -> ValueError:
+        return ValueError(f"kernel {self.name}: {what} has {actual} {unit}, expected {expected}")

@@ -107,5 +107,5 @@ def definition_of(shard: ShardDefinition) -> TableDefinition:
         max_rows=shard.rows,
         initializer=variable.initializer or DEFAULT_INITIALIZER,
         dtype=variable.dtype,
-        **{each.name: getattr(options, each.name) for each in fields(TableOptions)},
+        **{field.name: getattr(options, field.name) for field in fields(TableOptions)},
     )

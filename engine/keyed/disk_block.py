@@ -128,8 +128,8 @@ class BlockOnDisk(KeyedBlock):
         """Counters of what the table holds in memory and on disk, and what happened to it. Also
         without the lock.
         """
-        known, on_disk = super().counters, self.disk_bytes
-        return replace(known, num_bytes=known.num_bytes - on_disk, disk_bytes=on_disk)
+        counters, on_disk = super().counters, self.disk_bytes
+        return replace(counters, num_bytes=counters.num_bytes - on_disk, disk_bytes=on_disk)
 
     def reading(self, rows: Array | None) -> AbstractContextManager[object]:
         """Hold the lock, after the rows of these keys were asked for, and their slots: a push
@@ -149,9 +149,9 @@ class BlockOnDisk(KeyedBlock):
     def _fetch(self, keys: Sequence[Array]) -> None:
         """Ask for rows, once what is too much in memory has left it: not what is asked for now."""
         self._pages.keep_budget()
-        for each in keys:
+        for wanted in keys:
             with self.lock:
-                rows = self.table.places_of(each)
+                rows = self.table.places_of(wanted)
             self._pages.fetch(rows)
 
     def fetch_copied(self, places: Array | range) -> None:

@@ -50,8 +50,8 @@ def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tupl
         ShapeMismatchError: The keys are no vector of int64.
     """
     keys = as_keys(table, keys)
-    found = distinct_by_ps(keys, (keys.size,), 1, memory if memory else BufferPools())[0]
-    return found.unique, found.inverse
+    result = distinct_by_ps(keys, (keys.size,), 1, memory if memory else BufferPools())[0]
+    return result.unique, result.inverse
 
 
 def distinct_by_ps(

@@ -105,7 +105,7 @@ class KeyIndex:
         full = _enough(self._levels, np.full(count, -(-max_keys // count)))
         with reserving(name, f"{max_keys} keys of its index"):
             self._segments = [_new_segment(size) for size in _sizes(full).tolist()]
-        self._addresses = np.array([_address(each) for each in self._segments], INT64)
+        self._addresses = np.array([_address(segment) for segment in self._segments], INT64)
         self._work = np.empty(0, INT64)  # kept: fresh memory costs more than the work in it
 
     def __len__(self) -> int:

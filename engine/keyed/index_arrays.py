@@ -40,15 +40,15 @@ def homes(hashes: Array, size: int) -> Array:
 
 def find(entries: Array, keys: Array, hashes: Array) -> Array:
     """Find the place of each key in a segment; -1: it is not there."""
-    found = np.full(keys.size, -1, np.int64)
+    places = np.full(keys.size, -1, np.int64)
     left, at = np.arange(keys.size), homes(hashes, len(entries))
     while left.size:
         used = entries[at, 1] != 0
         same = used & (entries[at, 0] == keys[left])
-        found[left[same]] = at[same]
+        places[left[same]] = at[same]
         going = used & ~same
         left, at = left[going], (at[going] + 1) % len(entries)
-    return found
+    return places
 
 
 def insert(entries: Array, keys: Array, words: Array, hashes: Array) -> int:

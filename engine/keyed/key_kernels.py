@@ -45,16 +45,16 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
     following = np.empty(4 * num_ps, np.int64)
     for table in range(first, last):
         begin, end = tables[table], tables[table + 1]
-        low, each, high = np.uint64(begin), np.uint64((end - begin) // 4), np.uint64(end)
-        rest, last_lane = low + _LANES * each, (_LANES - _U1) * of_lane
+        low, share, high = np.uint64(begin), np.uint64((end - begin) // 4), np.uint64(end)
+        rest, last_lane = low + _LANES * share, (_LANES - _U1) * of_lane
         for i in range(low, high):  # by itself: the compiler makes vectors of it
             parts[i] = _ps_of(keys[i], of_lane)
         # Four quarters of the keys by turns: a count waits for the one before it. Numbers without
         # sign need no look at whether they count from the end.
         following[:] = 0
-        for i in range(each):
+        for i in range(share):
             for lane in range(_LANES):
-                following[lane * of_lane + np.uint64(parts[low + lane * each + i])] += 1
+                following[lane * of_lane + np.uint64(parts[low + lane * share + i])] += 1
         for i in range(rest, high):
             following[last_lane + np.uint64(parts[i])] += 1
         at = begin
@@ -65,9 +65,9 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
                 count = following[slot]
                 following[slot] = at
                 at += count
-        for i in range(each):
+        for i in range(share):
             for lane in range(_LANES):
-                key = low + lane * each + i
+                key = low + lane * share + i
                 slot = lane * of_lane + np.uint64(parts[key])
                 at = following[slot]
                 following[slot] = at + 1
@@ -100,7 +100,7 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
             size *= _U2
             shift -= _U1
         table[:size] = 0
-        found = begin
+        place = begin
         for start in range(begin, end, np.uint64(TILE)):
             count = min(np.uint64(TILE), end - start)
             for j in range(count):
@@ -115,12 +115,12 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
                     at = (at + _U1) & (size - _U1)
                     number = table[at]
                 if number == 0:
-                    unique[found] = key
-                    found += _U1
-                    number = np.int32(found - begin)
+                    unique[place] = key
+                    place += _U1
+                    number = np.int32(place - begin)
                     table[at] = number
                 inverse[np.uint64(places[start + j])] = number - 1
-        counts[part] = found - begin
+        counts[part] = place - begin
 
 
 @FUNCTIONS.kernel(

@@ -43,7 +43,7 @@ def file_bytes(rows: int, row_bytes: list[int], page_bytes: int) -> int:
         row_bytes: Bytes of a row in each column.
         page_bytes: Size of a page.
     """
-    return sum(_num_pages(rows * each, page_bytes) for each in row_bytes) * page_bytes
+    return sum(_num_pages(rows * size, page_bytes) for size in row_bytes) * page_bytes
 
 
 class RowPages:
@@ -161,16 +161,16 @@ class RowPages:
             self._memory.fetch(first, count)
 
     def _pages_of(self, rows: Array) -> Array:
-        found = [np.empty(0, np.int64)]
+        numbers = [np.empty(0, np.int64)]
         for first, row_bytes in self._columns:
             begin = rows * row_bytes
             pages = begin // self._size
-            found.append(first + pages)
+            numbers.append(first + pages)
             if self._size % row_bytes:  # a row may be in several
                 more = (begin + row_bytes - 1) // self._size - pages
                 most = int(more.max(initial=0))
-                found += [first + i + pages[more >= i] for i in range(1, most + 1)]
-        return np.concatenate(found)
+                numbers += [first + i + pages[more >= i] for i in range(1, most + 1)]
+        return np.concatenate(numbers)
 
 
 def stretches(pages: Array) -> list[tuple[int, int]]:

@@ -54,8 +54,8 @@ class RecentRows:
         """
         if keys.size < _LEAST_KEYS:
             return None
-        known, rows = self._reads.pop(_mark(keys), (None, None))
-        return rows if known is not None and np.array_equal(known, keys) else None
+        read_keys, rows = self._reads.pop(_mark(keys), (None, None))
+        return rows if read_keys is not None and np.array_equal(read_keys, keys) else None
 
     def forget(self) -> None:
         """Forget all reads: rows were removed."""

@@ -158,10 +158,10 @@ class RowUpdater:
         """
         if not isinstance(rule, CorrectedAdam):
             return self._corrections
-        known = self._corrections.size // 2
+        tabulated = self._corrections.size // 2
         enough = min(_where_corrections_end(rule), _MOST_CORRECTIONS)
-        if known < min(most, enough):
-            counts = range(known + 1, min(most + _CORRECTIONS_AT_ONCE, enough) + 1)
+        if tabulated < min(most, enough):
+            counts = range(tabulated + 1, min(most + _CORRECTIONS_AT_ONCE, enough) + 1)
             more = [rule.corrections(1.0, t) for t in counts]
             self._corrections = np.append(self._corrections, np.array(more))
         return self._corrections

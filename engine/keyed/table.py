@@ -159,8 +159,8 @@ class KeyedTable:
         self.step = max(self.step, step)
         self.counts.pushes += 1
         if missing.size:
-            rows[missing] = made = self._make(keys[missing], rows)
-            if made.min() < 0:
+            rows[missing] = rows_made = self._make(keys[missing], rows)
+            if rows_made.min() < 0:
                 kept = np.flatnonzero(rows >= 0)
                 rows, gradients = rows[kept], gradients[kept]
         gradients, scale = clipped(self.definition.clipping, gradients, scale)

@@ -75,7 +75,7 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
     needed = ("keys", "values", "counts", "last")
     lengths = {column.shape[:1] for column in columns.values()}
     if len(lengths) != 1 or any(name not in columns for name in needed):
-        shapes = ", ".join(f"{name}{list(each.shape)}" for name, each in columns.items())
+        shapes = ", ".join(f"{name}{list(array.shape)}" for name, array in columns.items())
         raise ShapeMismatchError(
             f"table {definition.name!r}: a copy has the columns {shapes}; it needs "
             f"{', '.join(needed)}, all of one length",
