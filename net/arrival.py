@@ -35,7 +35,11 @@ class Arrival:
         if first.startswith(ROUTE):
             return len(ROUTE) + TICKET_BYTES - len(first)
         if not first.startswith(MAGIC):
-            rest = [len(each) - len(first) for each in _BEGINNINGS if each.startswith(first)]
+            rest = [
+                len(beginning) - len(first)
+                for beginning in _BEGINNINGS
+                if beginning.startswith(first)
+            ]
             return max(rest, default=0)
         head = first[len(MAGIC) : len(MAGIC) + HEAD_BYTES]
         if len(head) < HEAD_BYTES:

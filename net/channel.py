@@ -88,9 +88,9 @@ class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercep
         authorization = self._credentials.authorization(details.method)
         call = continuation(_with(details, authorization), request)
         if authorization:
-            said = [value for name, value in call.initial_metadata() or () if name == ANSWER]
-            if said or call.code() is grpc.StatusCode.OK:
-                answer = said[0] if said else ""
+            answers = [value for name, value in call.initial_metadata() or () if name == ANSWER]
+            if answers or call.code() is grpc.StatusCode.OK:
+                answer = answers[0] if answers else ""
                 self._credentials.check_answer(details.method, authorization, answer)
             else:  # refused before the caller was authenticated, or not answered
                 error = from_rpc_error(call, peer="", doing="")

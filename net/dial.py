@@ -216,8 +216,8 @@ class Dialer:
 
     def lost(self, doing: str, error: object) -> PeerLostError:
         """Make the error for a peer that cannot be reached, or whose connection broke."""
-        said = getattr(error, "strerror", None) or str(error)
-        return PeerLostError(f"{doing}: {self._peer} cannot be reached: {said}", peer=self._peer)
+        reason = getattr(error, "strerror", None) or str(error)
+        return PeerLostError(f"{doing}: {self._peer} cannot be reached: {reason}", peer=self._peer)
 
     def _begin(self, stream: ByteStream, deadline: float) -> Connection:
         try:

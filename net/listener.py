@@ -210,7 +210,7 @@ class Listener:
     def _next_timeout_s(self) -> float | None:
         if not self._unsorted:
             return _FULL_S if self._is_paused else None
-        soonest = min(each.until for each in self._unsorted.values())
+        soonest = min(unsorted.until for unsorted in self._unsorted.values())
         left_s = max(0.0, soonest - time.monotonic())
         return min(left_s, _FULL_S) if self._is_paused else left_s
 
@@ -259,7 +259,7 @@ class Listener:
 
     def _drop_silent(self) -> None:
         now = time.monotonic()
-        for connection in [c for c, each in self._unsorted.items() if each.until <= now]:
+        for connection in [c for c, unsorted in self._unsorted.items() if unsorted.until <= now]:
             self._close(connection)
 
     def _sort(self, connection: socket.socket) -> None:
@@ -268,7 +268,7 @@ class Listener:
             self._see_out(connection, unsorted)
             return
         try:
-            found = unsorted.caller.step()
+            sorted_connection = unsorted.caller.step()
         except UnauthenticatedError:
             self._begin_leaving(unsorted)
             return
@@ -283,14 +283,14 @@ class Listener:
         except Exception:
             self._close(connection)
             raise
-        if found is not None:
-            self._hand_on(connection, unsorted, found)
+        if sorted_connection is not None:
+            self._hand_on(connection, unsorted, sorted_connection)
 
-    def _hand_on(self, connection: socket.socket, unsorted: _Unsorted, found: Sorted) -> None:
-        stream, arrival = found.stream, found.arrival
-        if arrival.is_ours and found.refusal is not None:
+    def _hand_on(self, connection: socket.socket, unsorted: _Unsorted, arrived: Sorted) -> None:
+        stream, arrival = arrived.stream, arrived.arrival
+        if arrival.is_ours and arrived.refusal is not None:
             with contextlib.suppress(OSError):  # the peer is gone already
-                stream.send_now([self._refusal(found.refusal)])
+                stream.send_now([self._refusal(arrived.refusal)])
             self._begin_leaving(unsorted)
             return
         caller = self._forget(connection)
@@ -299,7 +299,7 @@ class Listener:
                 self._hand_over(stream, arrival.greeting)
             elif self._calls is not None and arrival.is_grpc:
                 first = b"" if isinstance(stream, TlsStream) else arrival.first
-                self._calls.accept(stream, first, found.refusal)
+                self._calls.accept(stream, first, arrived.refusal)
             elif self._routed is not None and arrival.ticket:
                 self._routed(connection, arrival.ticket)
             else:
@@ -364,8 +364,8 @@ class Listener:
                 self._open -= 1
 
     def _close_all(self) -> None:
-        for each in self._unsorted.values():
-            each.caller.close()
+        for unsorted in self._unsorted.values():
+            unsorted.caller.close()
         for listening in self._listening:
             listening.close()
         self._selector.close()

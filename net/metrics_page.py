@@ -32,14 +32,14 @@ def families(samples: Iterable[Sample]) -> list[Metric]:
         metric = sample.metric
         _, values = sums.setdefault(metric.name, (metric, {}))
         values[sample.labels] = values.get(sample.labels, 0.0) + float(sample.value)
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     for metric, values in sums.values():
         kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
         family = kind(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
             family.add_metric(list(labels), value)
-        found.append(family)
-    return found
+        metrics.append(family)
+    return metrics
 
 
 class MetricsPage:
@@ -77,11 +77,11 @@ class MetricsPage:
             if self._clock.now() >= self._until:
                 self._families = [*families(self._collect()), *self._of_others()]
                 self._until = self._clock.now() + _KEEP_S
-            found = self._families
+            families_now = self._families
         finally:
             self._lock.release()
         encode, content_type = choose_encoder(accept)
-        return encode(_Page(found)), content_type
+        return encode(_Page(families_now)), content_type
 
     def _of_others(self) -> list[Metric]:
         try:

@@ -88,19 +88,19 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
         connects: Functions that connect, by address (host:port).
     """
     folder = TemporaryFolder("ropewalk-routes", max_path_bytes=_MAX_PATH_BYTES)
-    made: dict[str, _Route] = {}
+    routes: dict[str, _Route] = {}
     try:
         for number, (address, connect) in enumerate(connects.items()):
-            made[address] = _Route(connect, folder.path / str(number))
+            routes[address] = _Route(connect, folder.path / str(number))
         with _lock:
-            _routes.update(made)
+            _routes.update(routes)
         yield
     finally:
         with _lock:
-            for address, route in made.items():
+            for address, route in routes.items():
                 if _routes.get(address) is route:
                     del _routes[address]
-        for route in made.values():
+        for route in routes.values():
             route.close()
         folder.remove()
 

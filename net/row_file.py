@@ -111,11 +111,11 @@ class RowFile:
 
 def _check_private(folder: Path) -> None:
     """Raise if others may look into the folder, or it is not this user's."""
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise ConfigurationError(
-            f"{folder} (table_folder) has mode {found.st_mode & 0o777:o} and belongs to user "
-            f"{found.st_uid}; rows need a folder of mode 700 of this user, {os.geteuid()}: name "
+            f"{folder} (table_folder) has mode {status.st_mode & 0o777:o} and belongs to user "
+            f"{status.st_uid}; rows need a folder of mode 700 of this user, {os.geteuid()}: name "
             "one that is not there yet, and it is made",
             path=str(folder),
         )

@@ -94,9 +94,11 @@ def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
     if host == "0.0.0.0":  # noqa: S104 - asked for
         with contextlib.suppress(OSError):  # without IPv6
             return listen_tcp("::", port, backlog)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # A name may stand for several addresses; clients try all of them.
-    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(
+        candidates, key=lambda candidate: candidate[0] != socket.AF_INET
+    )
     listener = socket.socket(family, kind, protocol)
     try:
         # The port of a process that just ended may be used again; one that is in use may not.

@@ -67,8 +67,8 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
                 self._current = current = fresh
             current.calls += 1
             idle = self._take_idle()
-        for each in idle:
-            each.channel.close()
+        for generation in idle:
+            generation.channel.close()
         return current
 
     def end(self, generation: _Generation) -> None:
@@ -76,8 +76,8 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         with self._lock:
             generation.calls -= 1
             idle = self._take_idle()
-        for each in idle:
-            each.channel.close()
+        for finished in idle:
+            finished.channel.close()
 
     def raise_refusal(self) -> None:
         """Raise the reason for which TLS with the peer fails, if it does.
@@ -117,8 +117,8 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
             self._closed = True
             everyone = [*self._old, *filter(None, [self._current])]
             self._old, self._current = [], None
-        for each in everyone:
-            each.channel.close()
+        for generation in everyone:
+            generation.channel.close()
 
     def __enter__(self) -> "TlsChannel":
         return self
@@ -127,8 +127,8 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         self.close()
 
     def _take_idle(self) -> list[_Generation]:
-        idle = [each for each in self._old if not each.calls]
-        self._old = [each for each in self._old if each.calls]
+        idle = [generation for generation in self._old if not generation.calls]
+        self._old = [generation for generation in self._old if generation.calls]
         return idle
 
     def _make(self, credentials: TlsCredentials) -> _Generation:

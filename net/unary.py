@@ -85,11 +85,11 @@ def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
     Raises:
         AccessError: The caller is not known, or may not call this.
     """
-    said = call.metadata.get(AUTHORIZATION, "")
-    if len(said) > _MAX_AUTHORIZATION:
+    authorization = call.metadata.get(AUTHORIZATION, "")
+    if len(authorization) > _MAX_AUTHORIZATION:
         raise UnauthenticatedError(f"the authorization is longer than {_MAX_AUTHORIZATION} bytes")
-    visitor = guard.admit(call.path, said, call.origin.principal, call.origin.address)
-    answer = guard.answer(call.path, said)
+    visitor = guard.admit(call.path, authorization, call.origin.principal, call.origin.address)
+    answer = guard.answer(call.path, authorization)
     return replace(visitor, is_waiting=call.is_waiting), [(ANSWER, answer)] if answer else []
 
 

@@ -150,13 +150,13 @@ class Guard:
             with self._lock:
                 return self._proofs.check(authorization, operation, self._addresses, since_boot_s())
         if self._tokens is not None:
-            scheme, _, said = authorization.partition(" ")
-            if scheme != token.SCHEME or not said:
+            scheme, _, credentials = authorization.partition(" ")
+            if scheme != token.SCHEME or not credentials:
                 raise UnauthenticatedError(
                     "the caller showed no token; give it one with --token-file "
                     "(`ropewalk token new` makes one)"
                 )
-            return self._tokens.check(said)
+            return self._tokens.check(credentials)
         raise UnauthenticatedError(
             "the caller showed no certificate; give it one with --tls-cert and --tls-key "
             "(`ropewalk certs issue` makes one)"
@@ -200,17 +200,17 @@ class Guard:
         callers, with the number of the others: they could fill the disk.
         """
         named = "audit: %s %s by %s from %s"
-        said = (self._task.short, _name(operation), who or "a stranger", address or "here")
+        words = (self._task.short, _name(operation), who or "a stranger", address or "here")
         self.refusals += refused is not None  # approximate: two at the same time may count once
         if refused is not None and who is None:
-            self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
+            self._strangers.warning(f"{named}: refused: %s", *words, refused.message)
         elif refused is not None:
             rare = _refusals_of(self._task, who, operation)
-            rare.warning(f"{named}: refused: %s", *said, refused.message)
+            rare.warning(f"{named}: refused: %s", *words, refused.message)
         elif self.mode.encrypts:
-            audit_log.info(f"{named}: allowed", *said)
+            audit_log.info(f"{named}: allowed", *words)
         else:
-            audit_log.debug(f"{named}: allowed", *said)
+            audit_log.debug(f"{named}: allowed", *words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +264,12 @@ def _addresses(address: str, host: str, port: int) -> frozenset[str]:
     ``port``.
     """
     known_as = address.rpartition(":")[0]
-    hosts = {each for each in (host, known_as) if each and not is_localhost(each)}
+    hosts = {address for address in (host, known_as) if address and not is_localhost(address)}
     if ipaddress.ip_address(host).is_unspecified:
         hosts |= {"127.0.0.1", "::1"}
     return frozenset(
-        f"[{each}]:{port}" if ":" in each and not each.startswith("[") else f"{each}:{port}"
-        for each in hosts
+        f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+        for host in hosts
     )
 
 

@@ -95,20 +95,20 @@ def read_secret(path: Path, what: str, most_bytes: int = 64 * 1024) -> str:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigurationError(f"{path} ({what}) is not a plain file")
-        if found.st_uid not in (os.getuid(), 0):
+        if status.st_uid not in (os.getuid(), 0):
             raise ConfigurationError(
-                f"{path} ({what}) belongs to user {found.st_uid}, we are {os.getuid()}: somebody "
+                f"{path} ({what}) belongs to user {status.st_uid}, we are {os.getuid()}: somebody "
                 "else may have put it there"
             )
         # A secret of Kubernetes belongs to root and is read through the group of its pod.
-        allowed = 0o600 if found.st_uid == os.getuid() else 0o640
-        if stat.S_IMODE(found.st_mode) & ~(allowed | 0o100) & 0o077:
+        allowed = 0o600 if status.st_uid == os.getuid() else 0o640
+        if stat.S_IMODE(status.st_mode) & ~(allowed | 0o100) & 0o077:
             raise ConfigurationError(
                 f"{path} ({what}) can be read or written by others (mode "
-                f"{stat.S_IMODE(found.st_mode):o}); chmod 600 it"
+                f"{stat.S_IMODE(status.st_mode):o}); chmod 600 it"
             )
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -139,12 +139,12 @@ def check_folder(folder: Path) -> None:
         ConfigurationError: Another user owns it or may write there.
         OSError: It cannot be examined.
     """
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
         raise ConfigurationError(f"{folder} is a link or a file, where a folder of ours should be")
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
         raise ConfigurationError(
-            f"{folder} belongs to user {found.st_uid} (mode {stat.S_IMODE(found.st_mode):o}), we "
+            f"{folder} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):o}), we "
             f"are {os.getuid()}: others could put a key of theirs there. Remove it, or name a file "
             "with --key-file"
         )

@@ -50,13 +50,13 @@ def security_mode(settings: Settings, address: str, host: str = "") -> SecurityM
     Raises:
         ConfigurationError: Other machines can reach it and nothing is set, or settings contradict.
     """
-    said = settings.security
+    mode = settings.security
     if settings.insecure:
-        if said not in ("", "insecure"):
-            raise ConfigurationError(f"--insecure and --security {said} contradict; keep one")
+        if mode not in ("", "insecure"):
+            raise ConfigurationError(f"--insecure and --security {mode} contradict; keep one")
         return SecurityMode.INSECURE
-    if said:
-        return SecurityMode(said)
+    if mode:
+        return SecurityMode(mode)
     if settings.token_file or settings.token_keys:
         return SecurityMode.TOKEN
     if settings.tls_cert or settings.tls_ca:

@@ -42,9 +42,9 @@ def _only_job(settings: Settings, **others: str) -> str:
     named = others | {name: job for name, (job, _) in _credentials(settings).items()}
     jobs = {job: name for name, job in named.items() if job}
     if len(jobs) > 1:
-        told = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
+        of_settings = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
         raise ConfigurationError(
-            f"this task has credentials of another job than its own: {told}; each job needs "
+            f"this task has credentials of another job than its own: {of_settings}; each job needs "
             "certificates and tokens of its own"
         )
     return next(iter(jobs), "")
@@ -67,13 +67,13 @@ def are_of_one_index(settings: Settings) -> bool:
 
 def _credentials(settings: Settings) -> dict[str, tuple[str, bool]]:
     """Read, by setting, the job that each credential names, and whether it has an index."""
-    found = {}
+    by_setting = {}
     if settings.tls_cert:
         mutual = security_mode(settings, "") is SecurityMode.MTLS
         principal = credential_files(settings, mutual=mutual).current().principal
         if principal is not None:
-            found["tls_cert"] = principal.job, principal.index is not None
+            by_setting["tls_cert"] = principal.job, principal.index is not None
     if settings.token_file:
         claims = token.claims_of(token.TokenFile(settings.token_file).token())
-        found["token_file"] = str(claims.get("job", "")), claims.get("index") is not None
-    return found
+        by_setting["token_file"] = str(claims.get("job", "")), claims.get("index") is not None
+    return by_setting

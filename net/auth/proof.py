@@ -71,8 +71,8 @@ def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) ->
 
 def read_asked(authorization: str) -> Asked | None:
     """Parse a caller's proof; None: it does not have the form of one."""
-    found = _ASKED.fullmatch(authorization)
-    return Asked(found["to"], found["nonce"]) if found else None
+    match = _ASKED.fullmatch(authorization)
+    return Asked(match["to"], match["nonce"]) if match else None
 
 
 def answer(key: bytes, purpose: Purpose, nonce: str) -> str:
@@ -112,19 +112,19 @@ class ProofChecker:
             UnauthenticatedError: It is not valid, or was used before.
             PeerLostError: It was made before this server began, or took too long: ask again.
         """
-        found = _ASKED.fullmatch(said)
-        if found is None:
+        match = _ASKED.fullmatch(said)
+        if match is None:
             raise UnauthenticatedError("the proof of the key is not in the form it should have")
-        at, purpose = int(found["at"]), Purpose(operation, found["to"])
-        mac = _mac(self._key, "ask", purpose, found["who"], found["nonce"], at)
-        if not hmac.compare_digest(mac, found["mac"]):
+        at, purpose = int(match["at"]), Purpose(operation, match["to"])
+        mac = _mac(self._key, "ask", purpose, match["who"], match["nonce"], at)
+        if not hmac.compare_digest(mac, match["mac"]):
             raise UnauthenticatedError(
                 "the caller has another key; tasks of one user share the key file of that user "
                 "(--key-file), since this machine started"
             )
-        if found["to"] not in addresses:
+        if match["to"] not in addresses:
             raise UnauthenticatedError(
-                f"the caller dialled {found['to']}, and this is {' or '.join(sorted(addresses))}: "
+                f"the caller dialled {match['to']}, and this is {' or '.join(sorted(addresses))}: "
                 "on loopback nothing may pass it on"
             )
         age_s = now - at / 1000
@@ -136,9 +136,9 @@ class ProofChecker:
                 f"the proof was made {-age_s:.0f} s from now: tasks that prove a key share one "
                 "clock, and this one is in another time namespace"
             )
-        self._remember(found["nonce"], now)
+        self._remember(match["nonce"], now)
         try:
-            return principal_of_path(found["who"])
+            return principal_of_path(match["who"])
         except ConfigurationError as error:
             raise UnauthenticatedError(error.message) from error
 
@@ -152,5 +152,5 @@ class ProofChecker:
 
 
 def _mac(key: bytes, kind: str, purpose: Purpose, *parts: object) -> str:
-    said = "\n".join(map(str, ("ropewalk 1", kind, purpose.operation, purpose.address, *parts)))
-    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
+    text = "\n".join(map(str, ("ropewalk 1", kind, purpose.operation, purpose.address, *parts)))
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

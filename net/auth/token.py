@@ -91,13 +91,13 @@ class TokenChecker:
         digest = hashlib.sha256(token.encode()).digest()
         with self._lock:
             self._load()
-            found = self._known.get(digest)
-            if found is None or found[1] + _LEEWAY_S < now:
-                found = self._check(token)
+            entry = self._known.get(digest)
+            if entry is None or entry[1] + _LEEWAY_S < now:
+                entry = self._check(token)
                 while len(self._known) >= _KEPT:
                     del self._known[next(iter(self._known))]
-                self._known[digest] = found
-        return found[0]
+                self._known[digest] = entry
+        return entry[0]
 
     def _check(self, token: str) -> tuple[Principal, float]:
         jwt = _library()
@@ -148,8 +148,8 @@ class TokenChecker:
 
 
 def _version(path: Path) -> _Version:
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _whole(text: str, path: Path) -> str:

@@ -18,7 +18,7 @@ _ENCODER = Encoder()  # without a dynamic table it has no state
 def encode_fields(fields: Iterable[tuple[str, str]]) -> bytes:
     """Encode fields as a header block."""
     return bytes(
-        _ENCODER.encode([NeverIndexedHeaderTuple(*each) for each in fields], huffman=False)
+        _ENCODER.encode([NeverIndexedHeaderTuple(*pair) for pair in fields], huffman=False)
     )
 
 
@@ -59,10 +59,10 @@ class FieldsDecoder:
             Http2Error: It cannot be decoded, or is too long.
         """
         try:
-            found = self._decoder.decode(block, raw=True)
+            pairs = self._decoder.decode(block, raw=True)
         except HPACKError as error:
             raise Http2Error(Code.COMPRESSION_ERROR, f"fields cannot be read: {error}") from error
-        return [(_text(name), _text(value)) for name, value in found]
+        return [(_text(name), _text(value)) for name, value in pairs]
 
 
 def _text(data: bytes) -> str:

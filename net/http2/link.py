@@ -84,12 +84,12 @@ class Http2Link:
             self._broken = self._broken or why
             live = list(self.streams.values())
             self.streams.clear()
-            for each in live:
-                each.broken = each.broken or self._broken
+            for stream in live:
+                stream.broken = stream.broken or self._broken
             self.state.changed.notify_all()
         self.stream.cancel()
-        for each in live:
-            self.state.tell(each)
+        for stream in live:
+            self.state.tell(stream)
 
     def close(self) -> None:
         """Close the connection; what was sent still arrives."""
@@ -207,7 +207,7 @@ class Http2Link:
             TimeoutError: The peer takes nothing.
             OSError: The stream or the connection is over.
         """
-        views = [memoryview(each) for each in data if len(each)]
+        views = [memoryview(part) for part in data if len(part)]
         while views:
             room = self._await_window(stream, sum(map(len, views)), deadline, on_silence)
             piece, views = _split(views, room)

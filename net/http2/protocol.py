@@ -329,8 +329,8 @@ class Http2Protocol:
                 if value > MAX_WINDOW:
                     raise Http2Error(Code.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
                 with self.changed:
-                    for each in self.streams.values():
-                        each.window += value - self.peer_window
+                    for stream in self.streams.values():
+                        stream.window += value - self.peer_window
                     self.peer_window = value
             elif key == Setting.MAX_FRAME_SIZE:
                 if not DEFAULT_FRAME_BYTES <= value <= frames.LARGEST_FRAME_BYTES:
@@ -342,12 +342,12 @@ class Http2Protocol:
         last = int.from_bytes(payload[:4]) if len(payload) >= 8 else 0
         text = payload[8:].decode(errors="replace")[:200]
         with self.changed:
-            gone = [each for number, each in self.streams.items() if number > last]
+            gone = [stream for number, stream in self.streams.items() if number > last]
             if self._handler is not None:
                 gone = []  # the peer opens no more streams
-            for each in gone:
-                each.broken = f"the peer goes away {text}".strip()
-                self.streams.pop(each.number, None)
+            for stream in gone:
+                stream.broken = f"the peer goes away {text}".strip()
+                self.streams.pop(stream.number, None)
             self.changed.notify_all()
 
     def _on_window(self, number: int, increment: int) -> None:

@@ -57,8 +57,8 @@ class ServedCall:
     @property
     def is_grpc(self) -> bool:
         """Whether it is a gRPC call at all."""
-        said = self.metadata
-        return said.get(":method") == "POST" and said.get("content-type", "").startswith(
+        fields = self.metadata
+        return fields.get(":method") == "POST" and fields.get("content-type", "").startswith(
             CONTENT_TYPE
         )
 

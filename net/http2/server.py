@@ -249,8 +249,12 @@ class Http2Server:
         for ration, pause_s in pauses.items():
             ration.listen(self._selector, pause_s <= 0)
         period_s = _SWEEP_STRANGERS_S if self._strangers else _SWEEP_S
-        more = self._again or any(each.again for each, pause_s in pauses.items() if pause_s <= 0)
-        timeout_s = 0.0 if more else min(period_s, *(each or period_s for each in pauses.values()))
+        more = self._again or any(
+            budget.again for budget, pause_s in pauses.items() if pause_s <= 0
+        )
+        timeout_s = (
+            0.0 if more else min(period_s, *(pause or period_s for pause in pauses.values()))
+        )
         ready = {key.data for key, _ in self._selector.select(timeout_s)}
         if None in ready:
             with contextlib.suppress(BlockingIOError):
@@ -389,8 +393,8 @@ class Http2Server:
     def _bound_answers(self, peers: list[Peer], now: float) -> None:
         """Close the connections that take nothing, if answers fill too much memory."""
         untaken = sum(peer.link.answers.num_bytes for peer in peers)
-        stuck = [each for each in peers if now - each.link.answers.taken_at > _UNTAKEN_S]
-        for peer in sorted(stuck, key=lambda each: -each.link.answers.num_bytes):
+        stuck = [peer for peer in peers if now - peer.link.answers.taken_at > _UNTAKEN_S]
+        for peer in sorted(stuck, key=lambda stuck_peer: -stuck_peer.link.answers.num_bytes):
             if untaken <= self._untaken_bytes:
                 return
             untaken -= peer.link.answers.num_bytes

@@ -85,10 +85,10 @@ class TlsServer:
 
     def log_refusal(self, peer: str, error: Exception) -> None:
         """Log a refusal, at most one a second: strangers could fill the log otherwise."""
-        said = error.message if isinstance(error, RopewalkError) else str(error)
-        if peer not in said:
-            said = f"{peer}: {said}"
-        self._refused.warning("a connection was refused: %s", said)
+        message = error.message if isinstance(error, RopewalkError) else str(error)
+        if peer not in message:
+            message = f"{peer}: {message}"
+        self._refused.warning("a connection was refused: %s", message)
 
 
 class Handshake:

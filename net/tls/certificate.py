@@ -19,18 +19,18 @@ def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Pr
     """
     alternatives = certificate.get("subjectAltName", ())
     uris = [value for kind, value in alternatives if kind == "URI"]  # type: ignore[attr-defined]
-    found: list[Principal] = []
+    principals: list[Principal] = []
     why = ""
     for uri in uris:
         try:
-            found.append(principal_of_uri(uri))
+            principals.append(principal_of_uri(uri))
         except ConfigurationError as error:
             why = error.message
-    if len(found) > 1:
-        why = f"it names {len(found)} principals"
-    if len(found) != 1:
+    if len(principals) > 1:
+        why = f"it names {len(principals)} principals"
+    if len(principals) != 1:
         raise UnauthenticatedError(no_principal(certificate, peer, why), peer=peer)
-    return found[0]
+    return principals[0]
 
 
 def read_facts(data: bytes) -> CertificateFacts | None:
@@ -46,12 +46,12 @@ def read_facts(data: bytes) -> CertificateFacts | None:
         return None
     try:
         if b"-----BEGIN" in data:
-            found = x509.load_pem_x509_certificate(data)
+            certificate = x509.load_pem_x509_certificate(data)
         else:
-            found = x509.load_der_x509_certificate(data)
+            certificate = x509.load_der_x509_certificate(data)
         names: list[str] = []
         uris: list[str] = []
-        for kept in found.extensions:
+        for kept in certificate.extensions:
             if isinstance(kept.value, x509.SubjectAlternativeName):
                 names += kept.value.get_values_for_type(x509.DNSName)
                 names += map(str, kept.value.get_values_for_type(x509.IPAddress))
@@ -59,10 +59,10 @@ def read_facts(data: bytes) -> CertificateFacts | None:
     except ValueError:
         return None
     return CertificateFacts(
-        found.subject.rfc4514_string(),
-        found.issuer.rfc4514_string(),
+        certificate.subject.rfc4514_string(),
+        certificate.issuer.rfc4514_string(),
         tuple(names),
         tuple(uris),
-        found.not_valid_before_utc,
-        found.not_valid_after_utc,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
     )

@@ -113,23 +113,23 @@ def explain(
         return ConnectionError(f"{peer} {_CUT_OFF}")
     reason = (error.reason or "").upper()
     if _is_plaintext(began) or "WRONG_VERSION_NUMBER" in reason or "HTTP_REQUEST" in reason:
-        said = PLAINTEXT_SERVER if side == "client" else PLAINTEXT_CLIENT
-        return UnauthenticatedError(f"{peer}: {said}", peer=peer)
+        message = PLAINTEXT_SERVER if side == "client" else PLAINTEXT_CLIENT
+        return UnauthenticatedError(f"{peer}: {message}", peer=peer)
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = _distrust(error, certificate, now)
+        message = _distrust(error, certificate, now)
     elif "PEER_DID_NOT_RETURN_A_CERTIFICATE" in reason:
-        said = (
+        message = (
             "it showed no certificate, which security=mtls asks for; set tls_cert and tls_key "
             "(ROPEWALK_TLS_CERT, ROPEWALK_TLS_KEY) there"
         )
     elif any(name in reason for name in _OLD_TLS) and "ALERT" not in reason:
-        said = "it offers an older version than TLS 1.3, which is the only one used here"
-    elif "ALERT" in reason and (known := _alert(reason)):
-        said = known
+        message = "it offers an older version than TLS 1.3, which is the only one used here"
+    elif "ALERT" in reason and (alert := _alert(reason)):
+        message = alert
     else:
         text = error.reason or error.strerror or str(error)
         return ConnectionError(f"the TLS connection with {peer} broke: {text.lower()}")
-    return UnauthenticatedError(f"{peer}: {said}", peer=peer)
+    return UnauthenticatedError(f"{peer}: {message}", peer=peer)
 
 
 def _is_plaintext(began: bytes) -> bool:

@@ -99,14 +99,14 @@ class CredentialFiles:
                 return self._credentials
 
     def _look(self) -> _Versions | None:
-        found = []
+        versions = []
         for path in filter(None, self._paths.values()):
             try:
                 seen = os.stat(path)
             except OSError:
                 return None
-            found.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size))
-        return tuple(found)
+            versions.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size))
+        return tuple(versions)
 
     def _read(self) -> TlsCredentials:
         for _ in range(_TRIES):
@@ -176,16 +176,16 @@ def _check_key_file(path: str) -> None:
     Raises:
         ConfigurationError: They can.
     """
-    found = os.stat(path)
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid not in (0, os.geteuid()):
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
         raise ConfigurationError(
-            f"tls_key: {path} belongs to user {found.st_uid}, and this process runs as "
+            f"tls_key: {path} belongs to user {status.st_uid}, and this process runs as "
             f"{os.geteuid()}: a key must belong to who uses it, or to root",
             file=path,
         )
     groups = {os.getegid(), *os.getgroups()}
-    of_volume = found.st_uid == 0 and found.st_gid in groups and not mode & 0o037
+    of_volume = status.st_uid == 0 and status.st_gid in groups and not mode & 0o037
     if mode & 0o077 and not of_volume:
         raise ConfigurationError(
             f"tls_key: {path} has mode {mode:04o}: others on this machine can read the key, and "
@@ -276,14 +276,14 @@ def _try_out(
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == WRONG_PURPOSE:  # its peers judge that
             return None
-        said = explain(
+        failure = explain(
             error,
             side="client",
             peer=f"tls_cert: {path}",
             certificate=read_facts(content),
             now=datetime.now(UTC),
         )
-        message = said.message if isinstance(said, UnauthenticatedError) else str(said)
+        message = failure.message if isinstance(failure, UnauthenticatedError) else str(failure)
         raise ConfigurationError(message, file=path) from error
     except ssl.SSLError as error:
         raise ConfigurationError(f"tls_cert: {path} cannot be used: {_reason(error)}") from error
