@@ -161,8 +161,8 @@ class CollectiveCall:
             if frame is None:
                 return None
             head, data = frame
-            said = unpack_head(head)
-            if said.kind is not RingFrameKind.DATA:
-                return self._explain(said, data, 0)
+            received = unpack_head(head)
+            if received.kind is not RingFrameKind.DATA:
+                return self._explain(received, data, 0)
             receiver.release()
         return None

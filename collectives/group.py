@@ -203,10 +203,10 @@ class CollectiveGroup:
             CollectiveTimeoutError: A worker did not reach the call in time.
             CollectiveMismatchError: A neighbour is in another call.
         """
-        given = _contiguous(values)
-        out = self._buffers.take(given.nbytes).view(given.dtype).reshape(given.shape)
-        with self._call(Call.ALL_REDUCE, given, timeout_s) as link:
-            self._ring.all_reduce(link, given.reshape(-1), out.reshape(-1), divisor)
+        array = _contiguous(values)
+        out = self._buffers.take(array.nbytes).view(array.dtype).reshape(array.shape)
+        with self._call(Call.ALL_REDUCE, array, timeout_s) as link:
+            self._ring.all_reduce(link, array.reshape(-1), out.reshape(-1), divisor)
         return out
 
     def all_gather(self, values: Array, *, timeout_s: float | None = None) -> list[Array]:
@@ -216,18 +216,18 @@ class CollectiveGroup:
             ShapeMismatchError: They differ elsewhere.
             RopewalkError: As :meth:`all_reduce`.
         """
-        given = _contiguous(values)
+        array = _contiguous(values)
         # Shapes first: the number of axes, then their extents, padded to one length on all workers.
         header = np.full(_MAX_AXES + 1, -1, np.int64)
-        header[0] = given.ndim
-        header[1 : 1 + given.ndim] = given.shape
+        header[0] = array.ndim
+        header[1 : 1 + array.ndim] = array.shape
         with self._call(Call.ALL_GATHER, header, timeout_s) as link:
             headers = self._ring.all_gather(link, header, [header.size] * self.size)
         shapes = [tuple(int(x) for x in row[1 : 1 + int(row[0])]) for row in headers]
         self._check_gathered(shapes)
-        with self._call(Call.ALL_GATHER, given, timeout_s, compare=False) as link:
+        with self._call(Call.ALL_GATHER, array, timeout_s, compare=False) as link:
             flat = self._ring.all_gather(
-                link, given.reshape(-1), [int(np.prod(shape)) for shape in shapes]
+                link, array.reshape(-1), [int(np.prod(shape)) for shape in shapes]
             )
         return [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
 
@@ -248,9 +248,9 @@ class CollectiveGroup:
         Raises:
             RopewalkError: As :meth:`all_reduce`.
         """
-        given = _contiguous(values)
-        out = given if self.rank == root else np.empty_like(given)
-        with self._call(Call.BROADCAST, given, timeout_s) as link:
+        array = _contiguous(values)
+        out = array if self.rank == root else np.empty_like(array)
+        with self._call(Call.BROADCAST, array, timeout_s) as link:
             self._ring.broadcast(link, out.reshape(-1), root)
         return out
 
@@ -305,11 +305,11 @@ class CollectiveGroup:
         Raises:
             RopewalkError: As :meth:`all_reduce`.
         """
-        said = np.zeros(_TEXT_BYTES, np.uint8)
+        mine = np.zeros(_TEXT_BYTES, np.uint8)
         data = np.frombuffer(text.encode()[:_TEXT_BYTES], np.uint8)
-        said[: data.size] = data
-        with self._call(Call.ALL_GATHER, said, None) as link:
-            all_said = self._ring.all_gather(link, said, [said.size] * self.size)
+        mine[: data.size] = data
+        with self._call(Call.ALL_GATHER, mine, None) as link:
+            all_said = self._ring.all_gather(link, mine, [mine.size] * self.size)
         return [bytes(one).rstrip(b"\0").decode(errors="replace") for one in all_said]
 
     def from_first(self, text: str) -> str:
@@ -322,8 +322,8 @@ class CollectiveGroup:
         size = int(self.broadcast(np.array([mine.size]))[0])
         if not size:
             return ""
-        said = self.broadcast(mine if self.rank == 0 else np.zeros(size, np.uint8))
-        return bytes(said).decode()
+        text_bytes = self.broadcast(mine if self.rank == 0 else np.zeros(size, np.uint8))
+        return bytes(text_bytes).decode()
 
     def _call(
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True

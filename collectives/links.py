@@ -257,15 +257,15 @@ class RingLinks:
         heard = {rank for rank, answer in answers.items() if not isinstance(answer, NoAnswer)}
         for rank in heard & self._silences.keys():
             del self._silences[rank]
-        found = dict(answers)
+        updated = dict(answers)
         for rank, answer in answers.items():
             if not isinstance(answer, NoAnswer):
                 continue
             if rank not in self._silences:
                 self._silences[rank] = Silence(now - _PROBE_S, longest_look_s)
                 self._tell_of(rank, answer)
-            found[rank] = replace(answer, silent_s=self._silences[rank].look(now))
-        return found
+            updated[rank] = replace(answer, silent_s=self._silences[rank].look(now))
+        return updated
 
     def _tell_of(self, rank: int, answer: NoAnswer) -> None:
         if answer.is_there and not answer.is_stopped:
@@ -312,4 +312,4 @@ class RingLinks:
     def _is_stopped(self, rank: int) -> bool:
         """Return whether a signal keeps a worker from running, as far as a link to it can tell."""
         ends = [(self.next_rank, self.sender), (self.previous_rank, self.receiver)]
-        return any(end is not None and end.is_stopped for each, end in ends if each == rank)
+        return any(end is not None and end.is_stopped for other, end in ends if other == rank)

@@ -88,13 +88,15 @@ class CollectiveServer(HostedServer):
     ) -> collective_pb2.ProbeResponse:
         with self._lock:
             probe = self._probes.get(request.ring)
-        found = probe() if probe is not None else RingProgress()
+        progress = probe() if probe is not None else RingProgress()
         return collective_pb2.ProbeResponse(
             task=common_pb2.Task(type=self._task.type, index=self._task.index),
-            calls=found.calls,
-            doing=found.doing,
-            waiting=found.waiting,
-            failure=error_table.to_detail(found.failure) if found.failure is not None else None,
+            calls=progress.calls,
+            doing=progress.doing,
+            waiting=progress.waiting,
+            failure=error_table.to_detail(progress.failure)
+            if progress.failure is not None
+            else None,
         )
 
     def _accept_link(self, greeting: Greeting) -> bool:

@@ -54,8 +54,8 @@ class _End:
             for i in range(SLOTS)
         ]
 
-    def _wait(self, counter: int, known: int, flag: int, timeout_s: float) -> bool:
-        """Wait until a counter is not ``known`` any more. False: the other end is closed, and it
+    def _wait(self, counter: int, last: int, flag: int, timeout_s: float) -> bool:
+        """Wait until a counter is not ``last`` any more. False: the other end is closed, and it
         still is.
 
         Raises:
@@ -64,14 +64,14 @@ class _End:
         words = self._words
 
         def attempt() -> bool | None:
-            return True if words[counter] != known else None
+            return True if words[counter] != last else None
 
         def sleep(left: float) -> None:
             words[flag] = 1
             try:
                 # A system call: the flag is visible before the counter is looked at.
                 os.sched_yield()
-                if words[counter] == known and not self._sleep(min(left, _SLEEP_S)):
+                if words[counter] == last and not self._sleep(min(left, _SLEEP_S)):
                     raise _ClosedError
             finally:
                 words[flag] = 0
@@ -81,7 +81,7 @@ class _End:
                 attempt, sleep, timeout_s=timeout_s, spin_s=_SPIN_S, looks=_LOOKS
             )
         except _ClosedError:
-            return bool(words[counter] != known)
+            return bool(words[counter] != last)
 
     def _sleep(self, timeout_s: float) -> bool:
         """Sleep until the other end wakes this one; False: it is closed."""

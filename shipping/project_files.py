@@ -54,14 +54,14 @@ def list_files(
     """
     walk = _Walk(root, max_entries, leave_out)
     try:
-        found = sorted(walk.files(), key=lambda file: file.name.encode())
+        files = sorted(walk.files(), key=lambda file: file.name.encode())
     except OSError as error:
         raise ProjectError(
             f"{error.filename or root} cannot be read: {error.strerror or error}; or leave it out "
             "by a line in .ropewalkignore",
             path=error.filename,
         ) from error
-    return (found, False) if walk.cut else (_with_links(root, found, walk.links), True)
+    return (files, False) if walk.cut else (_with_links(root, files, walk.links), True)
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -109,8 +109,8 @@ class _Walk:
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         entries: list[os.DirEntry[str]] = []
-        with os.scandir(self._root / folder) as found:
-            for entry in found:
+        with os.scandir(self._root / folder) as scanned:
+            for entry in scanned:
                 if self._left == 0:
                     self.cut = True
                     break
@@ -135,8 +135,8 @@ def _project_file(name: str, path: Path, status: os.stat_result) -> ProjectFile:
     return ProjectFile(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
 
 
-def _with_links(root: Path, found: list[ProjectFile], links: list[str]) -> list[ProjectFile]:
-    packed = {file.path: file for file in found}
+def _with_links(root: Path, files: list[ProjectFile], links: list[str]) -> list[ProjectFile]:
+    packed = {file.path: file for file in files}
     refused = []
     for name in sorted(links):
         path = root / name
@@ -147,7 +147,7 @@ def _with_links(root: Path, found: list[ProjectFile], links: list[str]) -> list[
         if target is None:
             refused.append(_readable(f"{name} -> {os.readlink(path)}"))
         else:
-            found.append(_project_file(name, target.path, target.path.lstat()))
+            files.append(_project_file(name, target.path, target.path.lstat()))
     if refused:
         more = f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
         raise ProjectError(
@@ -156,7 +156,7 @@ def _with_links(root: Path, found: list[ProjectFile], links: list[str]) -> list[
             "links out by a line in .ropewalkignore",
             links=len(refused),
         )
-    return sorted(found, key=lambda file: file.name.encode())
+    return sorted(files, key=lambda file: file.name.encode())
 
 
 def _lines(data: bytes) -> list[str]:

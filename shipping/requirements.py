@@ -30,13 +30,13 @@ def declared_requirements(texts: Mapping[str, str]) -> dict[str, str]:
         File by name, as PEP 503 writes names; by the whole line where that is no name alone: a
         requirement of some machines (a marker), a URL, ``-r more.txt``.
     """
-    found: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for file in DECLARED_IN:
         text = texts.get(file, "")
         lines = text.splitlines() if file == REQUIREMENTS else _of_pyproject(text)
         for line in filter(None, map(_requirement, lines)):
-            found.setdefault(line, file)
-    return found
+            declared.setdefault(line, file)
+    return declared
 
 
 def missing_packages(declared: Iterable[str], installed: Iterable[str]) -> list[str]:
@@ -69,5 +69,5 @@ def _of_pyproject(text: str) -> list[str]:
     listed = project.get("dependencies") if isinstance(project, dict) else None
     poetry = tool.get("poetry") if isinstance(tool, dict) else None
     of_poetry = poetry.get("dependencies") if isinstance(poetry, dict) else None
-    names = [str(each) for each in listed] if isinstance(listed, list) else []
-    return names + [each for each in of_poetry or {} if each != "python"]
+    names = [str(item) for item in listed] if isinstance(listed, list) else []
+    return names + [name for name in of_poetry or {} if name != "python"]

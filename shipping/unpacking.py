@@ -94,8 +94,8 @@ def _sync(folder: Path, names: list[str]) -> None:
         path = folder / name
         _sync_one(path)
         folders.update(path.parents[: name.count("/")])
-    for each in folders:
-        _sync_one(each)
+    for directory in folders:
+        _sync_one(directory)
 
 
 def _sync_one(path: Path) -> None:

@@ -61,17 +61,17 @@ def own_environment() -> dict[str, str]:
     """Collect the versions of this process, by name; libraries that are not installed are
     missing.
     """
-    found = {
+    versions = {
         "protocol": str(PROTOCOL),
         "ropewalk": package_version(),
         "python": platform.python_version(),
     }
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def mismatches(
@@ -87,13 +87,13 @@ def mismatches(
     Returns:
         Mismatches that refuse the job first, then in the order of the table.
     """
-    found = []
+    differences = []
     for name in _NAMES:
         here, there = ours.get(name), theirs.get(name)
         verdict = _compare(name, here, there, pickled=pickled)
         if verdict is not None:
-            found.append(Mismatch(name, here, there, *verdict))
-    return sorted(found, key=lambda mismatch: mismatch.severity is Severity.WARNED)
+            differences.append(Mismatch(name, here, there, *verdict))
+    return sorted(differences, key=lambda mismatch: mismatch.severity is Severity.WARNED)
 
 
 def check_environments(
@@ -114,14 +114,14 @@ def check_environments(
         ProtocolMismatchError: The protocols differ. With the table of both sides.
         EnvironmentMismatchError: Something else that matters does.
     """
-    found = mismatches(ours, theirs, pickled=pickled)
-    refused = [mismatch for mismatch in found if mismatch.severity is Severity.REFUSED]
+    differences = mismatches(ours, theirs, pickled=pickled)
+    refused = [mismatch for mismatch in differences if mismatch.severity is Severity.REFUSED]
     if not refused:
-        return found
+        return differences
     error = ProtocolMismatchError if refused[0].name == "protocol" else EnvironmentMismatchError
     reasons = "; ".join(mismatch.reason for mismatch in refused)
     raise error(
-        f"{peer} cannot run this: {reasons}\n{table(ours, theirs, found)}",
+        f"{peer} cannot run this: {reasons}\n{table(ours, theirs, differences)}",
         peer=peer,
         differ=", ".join(mismatch.name for mismatch in refused),
     )

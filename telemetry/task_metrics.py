@@ -164,8 +164,8 @@ def job_samples(
         goal_steps: Global step that it works towards; 0: unknown.
         age_s: Time since the chief leads it. Unit: seconds.
     """
-    for each in Phase:
-        yield Sample(JOB_PHASE, each is phase, (each.value,))
+    for possible in Phase:
+        yield Sample(JOB_PHASE, possible is phase, (possible.value,))
     for (role, state), count in sorted(Counter(tasks).items()):
         yield Sample(JOB_TASKS, count, (role, state))
     yield Sample(JOB_STEP, global_step)
@@ -197,7 +197,7 @@ def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:
     """
     for share, count in sorted(replicas.items()):
         yield Sample(JOB_REPLICAS, count, (str(share),))
-    yield Sample(JOB_MISSING_REPLICAS, sum(max(0, wanted - each) for each in replicas.values()))
+    yield Sample(JOB_MISSING_REPLICAS, sum(max(0, wanted - count) for count in replicas.values()))
 
 
 def leader_samples(failovers: int, last_s: float, handovers: int) -> Iterator[Sample]:

@@ -180,9 +180,9 @@ class EventWriter:
             log.error("%s; no more of them are written", self._error)
 
     def _storage_error(self, error: Exception) -> RopewalkError:
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return StorageError(
-            f"event files cannot be written to {self.logdir}: {said}; make it writable, or name "
+            f"event files cannot be written to {self.logdir}: {reason}; make it writable, or name "
             "another folder",
             path=self.logdir,
         )
