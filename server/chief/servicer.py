@@ -214,7 +214,7 @@ class ChiefServicer:
                 last_checkpoint_step=job.saved_step,
                 versions=codec.versions_to_wire(own_versions()),
                 security=visitor.mode,
-                shares=[_leader_to_wire(each) for each in leaders.now()],
+                shares=[_leader_to_wire(leader) for leader in leaders.now()],
                 ps_replicas=leaders.replicas,
                 failovers=leaders.failovers,
                 begins_with=self._locked_job.begins_with,
@@ -243,12 +243,12 @@ class ChiefServicer:
         """
         who = visitor.principal
         wait_s = 0.0 if who is not None and who.role == READER else WATCH_S
-        known = self._locked_job.leaders
-        changes, leaders = known.watch(request.seen, wait_s)
+        published = self._locked_job.leaders
+        changes, leaders = published.watch(request.seen, wait_s)
         return chief_pb2.WatchLeadersResponse(
             changes=changes,
-            shares=known.shares,
-            leaders=[_leader_to_wire(each) for each in leaders],
+            shares=published.shares,
+            leaders=[_leader_to_wire(leader) for leader in leaders],
         )
 
     def JoinCut(self, request: chief_pb2.JoinCutRequest, _: Visitor) -> chief_pb2.JoinCutResponse:

@@ -60,7 +60,9 @@ class ArrayDelta:
     def _copied(self, piece: KeptPiece, rows: Array) -> list[Array]:
         """Copy rows of the tensors of a piece, which is read then."""
         block = self.image.block
-        copies = [np.empty(_shape(each, rows.size), each.spec.dtype) for each in piece.tensors]
+        copies = [
+            np.empty(_shape(tensor, rows.size), tensor.spec.dtype) for tensor in piece.tensors
+        ]
 
         def copy_rows(part: slice) -> None:
             for number, copy in enumerate(copies):

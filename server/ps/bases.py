@@ -95,8 +95,8 @@ class Bases:
     def of(self, checkpoint: str) -> BaseMarks:
         """Find the moment of a checkpoint by block; nothing if it is another one or not known."""
         with self._lock:
-            known = checkpoint and checkpoint == self._checkpoint
-            return self._marks if known else WeakKeyDictionary()
+            is_current = checkpoint and checkpoint == self._checkpoint
+            return self._marks if is_current else WeakKeyDictionary()
 
     def clear(self) -> None:
         """Note nothing any more."""

@@ -133,9 +133,9 @@ class _SavePlan:
     def specs(self) -> list[TensorSpec]:
         """List the arrays of the file, in order."""
         tensors = [
-            each for block in self.blocks for piece in block.pieces for each in piece.tensors
+            tensor for block in self.blocks for piece in block.pieces for tensor in piece.tensors
         ]
-        specs = [each.spec for each in tensors]
+        specs = [tensor.spec for tensor in tensors]
         return specs + [piece.spec for part in self.parts for piece in part.pieces]
 
 
@@ -149,19 +149,19 @@ def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> 
     else:
         image.check()
         blocks, tables = image.blocks, image.tables
-    known = store.bases.of(order.base)
-    changed = {id(block): _changed_rows(block, known, image) for block in blocks}
+    marks = store.bases.of(order.base)
+    changed = {id(block): _changed_rows(block, marks, image) for block in blocks}
     return _SavePlan(
         [block for block in blocks if changed[id(block)] is None],
         [
             *(rows for rows in changed.values() if rows is not None),
-            *(_changed_keys(table, known) or table for table in tables),
+            *(_changed_keys(table, marks) or table for table in tables),
         ],
     )
 
 
-def _changed_rows(image: BlockImage, known: BaseMarks, cut: CutImage | None) -> "ArrayDelta | None":
-    mark = known.get(image.block)
+def _changed_rows(image: BlockImage, marks: BaseMarks, cut: CutImage | None) -> "ArrayDelta | None":
+    mark = marks.get(image.block)
     if mark is None:
         return None
     from .array_deltas import delta_of_array  # most jobs write no deltas
@@ -169,8 +169,8 @@ def _changed_rows(image: BlockImage, known: BaseMarks, cut: CutImage | None) -> 
     return delta_of_array(image, mark, cut)
 
 
-def _changed_keys(table: "TableCopy", known: BaseMarks) -> "TableDelta | None":
-    mark = known.get(table.block)
+def _changed_keys(table: "TableCopy", marks: BaseMarks) -> "TableDelta | None":
+    mark = marks.get(table.block)
     if mark is None:
         return None
     from .table_deltas import delta_of_table  # a ps without tables never loads it
@@ -200,7 +200,7 @@ class _Written:
             for tensor, parts in copies.of(block, piece):
                 digest = writer.write_parts(parts)
                 self._add(tensor.shard, tensor.slot, tensor.row_offset, tensor, digest)
-        saved = {each.entry: each.shard for piece in block.pieces for each in piece.tensors}
+        saved = {tensor.entry: tensor.shard for piece in block.pieces for tensor in piece.tensors}
         self.shards += [
             SavedShard(shard, block.versions[entry], block.updates[entry], number)
             for entry, shard in saved.items()

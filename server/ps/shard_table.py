@@ -248,13 +248,13 @@ class ShardTable:
             DefinitionMismatchError: One has another shape or dtype.
         """
         with self._definitions:
-            found = []
+            described = []
             for shard in wanted:
                 for part in self._parts.get(shard.variable.name, ()):
                     held = self._held[shard.variable.name, part]
                     check_same_variable(self.task, shard, held, who)
-                    found.append(self._describe(held))
-            return found
+                    described.append(self._describe(held))
+            return described
 
     def named(self, names: Iterable[str]) -> list[HeldShard]:
         """List all shards held here of the variables of these names, whatever those are.
@@ -263,8 +263,8 @@ class ShardTable:
         """
         with self._definitions:
             held = [self._held[name, part] for name in names for part in self._parts.get(name, ())]
-            found = [self._describe(each) for each in held]
-        return [replace(each, shard=replace(each.shard, rule=None)) for each in found]
+            described = [self._describe(shard) for shard in held]
+        return [replace(shard, shard=replace(shard.shard, rule=None)) for shard in described]
 
     def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
         """Give every shard of these variables held here an update rule; it cannot be changed.
@@ -411,13 +411,13 @@ class ShardTable:
         """Count the memory of all values and slots, growing tables included, and of what notes
         changes.
         """
-        return self.held().memory + sum(each.followed_bytes for each in self.targets())
+        return self.held().memory + sum(block.followed_bytes for block in self.targets())
 
     def held(self) -> HeldBytes:
         """Count the bytes of all values and slots, growing tables included."""
         blocks = self.targets()
-        memory = sum(each.value_bytes + each.slot_bytes - each.disk_bytes for each in blocks)
-        return HeldBytes(memory, sum(each.reserved_bytes for each in blocks))
+        memory = sum(block.value_bytes + block.slot_bytes - block.disk_bytes for block in blocks)
+        return HeldBytes(memory, sum(block.reserved_bytes for block in blocks))
 
     def blocks(self) -> list[Block]:
         """List every block of arrays, in the order of creation."""

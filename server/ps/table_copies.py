@@ -129,7 +129,7 @@ class TableCopy:
         if not self._kept:
             return columns
         kept = zip(*(self._kept[start] for start, _ in self._tiles()), strict=True)
-        return {name: np.concatenate(each) for name, each in zip(columns, kept, strict=True)}
+        return {name: np.concatenate(pieces) for name, pieces in zip(columns, kept, strict=True)}
 
     def drop(self) -> None:
         """Keep nothing any more: nobody reads the rows. The caller locks the block."""
@@ -203,7 +203,7 @@ def restore_table(
                 tile = block.table.tile(columns if same_rule else _without_slots(columns))
                 _load_rows(block, tile if same_parts else tile.of_ps(shard.part, shard.num_parts))
             else:
-                state = {each.removeprefix(STATE): array for each, array in columns.items()}
+                state = {name.removeprefix(STATE): array for name, array in columns.items()}
                 _load_state(block, state, same_parts=same_parts)
         except ShapeMismatchError as error:
             raise CheckpointError(
@@ -233,7 +233,9 @@ def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool)
             f"the steps of table {shard.label!r} are {steps.dtype}{list(steps.shape)}"
         )
     seen = [state[name] for name in (_KEYS, _COUNTS) if name in state]
-    if any(each.ndim != 1 or each.dtype != np.int64 or each.size != seen[0].size for each in seen):
+    if any(
+        array.ndim != 1 or array.dtype != np.int64 or array.size != seen[0].size for array in seen
+    ):
         raise ShapeMismatchError(f"the candidates of table {shard.label!r} do not fit together")
     if not same_parts:
         if _KEYS in state and _COUNTS in state:
@@ -241,10 +243,10 @@ def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool)
             state = state | {name: state[name][mine] for name in (_KEYS, _COUNTS)}
         if shard.part != 0:
             state = state | {"steps": np.concatenate([steps[:_CLOCKS], 0 * steps[_CLOCKS:]])}
-    known = table.state()
+    expected = table.state()
     fits = {
         name: array
         for name, array in state.items()
-        if name in known and (name in (_KEYS, _COUNTS) or array.shape == known[name].shape)
+        if name in expected and (name in (_KEYS, _COUNTS) or array.shape == expected[name].shape)
     }
     table.load_state(fits)

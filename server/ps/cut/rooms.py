@@ -40,12 +40,12 @@ def make_rooms(
             continue
         with block.lock:
             plan = plan_of(block, most, with_slots=with_slots)
-        made = rooms[id(block)] = []
-        for sizes in _together([sum(each.spec.num_bytes for each in group) for group in plan]):
+        memory = rooms[id(block)] = []
+        for sizes in _together([sum(tensor.spec.num_bytes for tensor in group) for group in plan]):
             room -= sum(sizes)
             if room < 0 or time.monotonic() > until:
                 return rooms
-            made += np.split(present_buffer(sum(sizes)), np.cumsum(sizes)[:-1])
+            memory += np.split(present_buffer(sum(sizes)), np.cumsum(sizes)[:-1])
     return rooms
 
 
