@@ -28,9 +28,9 @@ class LazyGroup(click.Group):
         Raises:
             ConfigurationError: One has a NUL, which would be a ValueError where it is used.
         """
-        for each in args:
-            if "\0" in each:
-                raise ConfigurationError(f"the argument {each!r:.200} has a NUL; take it out")
+        for argument in args:
+            if "\0" in argument:
+                raise ConfigurationError(f"the argument {argument!r:.200} has a NUL; take it out")
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -68,7 +68,7 @@ def _check_image(folder: Path) -> None:
         for name in DECLARED_IN
         if (folder / name).is_file()
     }
-    installed = [each.metadata["Name"] for each in metadata.distributions()]
+    installed = [package.metadata["Name"] for package in metadata.distributions()]
     if texts and (missing := missing_packages(declared_requirements(texts), installed)):
         raise ConfigurationError(
             f"the image lacks {', '.join(missing)}, which {' or '.join(texts)} of the program "

@@ -76,9 +76,9 @@ def issue_command(
     _check_days(days)
     principal = Principal(role, job, index)
     authority = load_authority(folder)
-    made = issue(authority, principal, hosts, days)
+    pair = issue(authority, principal, hosts, days)
     where = out or folder / (role if index is None else f"{role}-{index}")
-    write_pair(where / "tls.crt", made.certificate, where / "tls.key", made.key)
+    write_pair(where / "tls.crt", pair.certificate, where / "tls.key", pair.key)
     (where / "ca.crt").write_bytes(authority.pem)
     echo(f"issued {where / 'tls.crt'} for {principal}; its task needs")
     echo(f"  --tls-cert {where / 'tls.crt'} --tls-key {where / 'tls.key'} \\")
@@ -120,13 +120,13 @@ def show_command(file: Path) -> None:
 
 
 def _principals(uris: tuple[str, ...]) -> str:
-    said = []
+    names = []
     for uri in uris:
         try:
-            said.append(f"{principal_of_uri(uri)} ({uri})")
+            names.append(f"{principal_of_uri(uri)} ({uri})")
         except ConfigurationError:
-            said.append(f"{uri} (not in our form)")
-    return ", ".join(said) or "none: tasks need one"
+            names.append(f"{uri} (not in our form)")
+    return ", ".join(names) or "none: tasks need one"
 
 
 def _state(begins: datetime, ends: datetime, now: datetime) -> str:

@@ -99,13 +99,13 @@ class _Doctor:
     def dns(self) -> str:
         host, port = split_address(self._address)
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise PeerLostError(
                 f"{host} is not known here ({error.strerror or error}): look for a typing mistake, "
                 "and whether the Service or the pod has a name yet"
             ) from error
-        return ", ".join(dict.fromkeys(str(each[4][0]) for each in found))
+        return ", ".join(dict.fromkeys(str(info[4][0]) for info in infos))
 
     def port(self) -> str:
         began = time.perf_counter()

@@ -72,11 +72,11 @@ def export_command(
         output = f"model{SUFFIXES.get(kind) or f'-{kind}'}"
     with _as_configuration(output):
         kind = format_of(Path(output), kind)
-        made = _make(model) if model is not None and kind == "keras" else None
-        found = export(
-            checkpoint, output, format=kind, model=made, prefix=prefix, overwrite=overwrite
+        keras_model = _make(model) if model is not None and kind == "keras" else None
+        names = export(
+            checkpoint, output, format=kind, model=keras_model, prefix=prefix, overwrite=overwrite
         )
-    _say(output, len(found), "variable", kind)
+    _say(output, len(names), "variable", kind)
 
 
 def _export_table(
@@ -123,9 +123,9 @@ def _make(name: str) -> Any:
     module, _, function = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module), function)
+        make_model = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"--model {name}: {error}; name a function that makes the model, as module:function"
         ) from error
-    return found()
+    return make_model()

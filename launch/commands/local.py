@@ -259,10 +259,10 @@ def _for_a_desk(settings: Settings, program: Program) -> Settings:
         from ...telemetry.event_files import require_library
 
         require_library()  # before any task is started
-    said, changes = settings.model_fields_set, dict[str, object]()
-    if not said & {"save_every_s", "save_every_steps"}:
+    explicit, changes = settings.model_fields_set, dict[str, object]()
+    if not explicit & {"save_every_s", "save_every_steps"}:
         changes["save_every_s"] = _SAVE_EVERY_S
-    elif "save_every_s" not in said:
+    elif "save_every_s" not in explicit:
         changes["save_every_s"] = 0.0
     if not settings.model_dir:
         changes["model_dir"] = default_model_dir(program)

@@ -56,7 +56,7 @@ def _wait(client: "ChiefClient", begun: "Move") -> "Move":
     """Wait until a move is over, telling how far it has come."""
     from ..screen.status_table import human_bytes
 
-    told = 0
+    shown = 0
     while True:
         now = client.status(timeout_s=_ANSWER_S).move
         if now is None or (now.number, now.share, now.to) != (begun.number, begun.share, begun.to):
@@ -66,9 +66,9 @@ def _wait(client: "ChiefClient", begun: "Move") -> "Move":
             )
         if now.phase.is_over:
             return now
-        if now.copied_bytes > told:
-            told = now.copied_bytes
-            echo(f"copied {human_bytes(told)} of {human_bytes(now.total_bytes)}")
+        if now.copied_bytes > shown:
+            shown = now.copied_bytes
+            echo(f"copied {human_bytes(shown)} of {human_bytes(now.total_bytes)}")
         time.sleep(_LOOK_S)
 
 

@@ -42,8 +42,8 @@ def _role_command(role: str) -> click.Command:
     decorated = print_tf_config_option(decorated)
     if role != PS:
         decorated = program_arguments(required=role == EVALUATOR)(decorated)
-    made: click.Command = click.command(role, context_settings=SCRIPT_LAST)(decorated)
-    return made
+    of_role: click.Command = click.command(role, context_settings=SCRIPT_LAST)(decorated)
+    return of_role
 
 
 chief_command = _role_command(CHIEF)

@@ -72,7 +72,7 @@ def scale_command(
 
 def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) -> None:
     """Wait until as many ps lead shares, and no other has any."""
-    told = ""
+    shown = ""
     while why := missing(status := client.status(timeout_s=_ANSWER_S), count):
         if status.phase.is_over:
             raise PeerLostError(f"the job is {status.phase}, before it had {count} ps: {why}")
@@ -82,9 +82,9 @@ def _wait(client: "ChiefClient", count: int, deadline: float, timeout_s: float) 
                 "by itself, a standalone cluster those of a JOB that is named, on Kubernetes "
                 "`ropewalk k8s scale`; elsewhere start them, or end them with SIGTERM"
             )
-        if why != told:
+        if why != shown:
             echo(why)
-            told = why
+            shown = why
         time.sleep(_LOOK_S)
     echo(f"the job has {count} ps")
 
@@ -101,8 +101,8 @@ def missing(status: "JobStatus", count: int) -> str:
     }
     if come := [f"{PS}:{i}" for i in range(count) if i not in {task.index for task in alive}]:
         return f"{', '.join(come)} has not come yet"
-    leads = {each.leader for each in status.shares}
-    has_any = leads | {task for each in status.shares for task in each.followers}
+    leads = {share.leader for share in status.shares}
+    has_any = leads | {task for share in status.shares for task in share.followers}
     if leave := sorted(task.index for task in has_any | alive if task.index >= count):
         return f"{', '.join(f'{PS}:{index}' for index in leave)} has not left yet"
     idle = sorted(task.short for task in alive - leads)

@@ -42,8 +42,8 @@ def status_command(
     from ...worker.lead.status import status_json
 
     caller = _Caller(take_settings(flags), timeout_s)
-    found = _find(job, caller) if cluster is None else [_on_cluster(job, cluster, caller)]
-    for number, status in enumerate(found):
+    statuses = _find(job, caller) if cluster is None else [_on_cluster(job, cluster, caller)]
+    for number, status in enumerate(statuses):
         if as_json:
             echo(status_json(status))
         else:
@@ -62,13 +62,13 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
     if job is None:
         from ...net.announcement import announced_chiefs
 
-        found = [status for chief in announced_chiefs() if (status := _try(chief, caller))]
-        if not found:
+        statuses = [status for chief in announced_chiefs() if (status := _try(chief, caller))]
+        if not statuses:
             raise ConfigurationError(
                 "you have no job with a chief on this machine; give the HOST:PORT of the chief, or "
                 "the model directory of the job"
             )
-        return found
+        return statuses
     if Path(job).is_dir():
         return [_in_folder(job, caller)]
     if ":" not in job:

@@ -69,9 +69,9 @@ def _folder(model_dir: str | None) -> str:
                 path=named,
             )
         return named
-    found = [path for path in _RUNS.glob("*") if path.is_dir()]
-    if not found:
+    runs = [path for path in _RUNS.glob("*") if path.is_dir()]
+    if not runs:
         raise ConfigurationError(
             f"which job? There is none in {Path.cwd() / _RUNS}; give its model directory"
         )
-    return str(max(found, key=lambda path: path.stat().st_mtime))
+    return str(max(runs, key=lambda path: path.stat().st_mtime))

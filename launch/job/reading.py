@@ -92,8 +92,8 @@ def _problems(document: Document, error: ValidationError) -> Iterator[tuple[tupl
             path = (*path, *cause.path)
         is_key = is_key or problem["type"] == "extra_forbidden" or isinstance(cause, MisfitError)
         place = document.place(path, of_key=is_key)
-        said = f"{_dotted(path)}: {_words(path, dict(problem))}"
-        yield (place.line, place.column), document.problem(place, said)
+        message = f"{_dotted(path)}: {_words(path, dict(problem))}"
+        yield (place.line, place.column), document.problem(place, message)
 
 
 def _dotted(path: Path) -> str:
@@ -103,7 +103,7 @@ def _dotted(path: Path) -> str:
 
 def _words(path: Path, problem: dict[str, Any]) -> str:
     """Say what is wrong and what to do."""
-    kind, given = problem["type"], problem["input"]
+    kind, value = problem["type"], problem["input"]
     if isinstance(problem.get("ctx", {}).get("error"), MisfitError):
         return str(problem["ctx"]["error"])
     if kind == "extra_forbidden":
@@ -112,10 +112,10 @@ def _words(path: Path, problem: dict[str, Any]) -> str:
     if kind == "missing":
         return f"it is missing. {about}"
     if kind == "string_pattern_mismatch":
-        return f"{given!r} does not read as this field does. {about}"
-    shown = repr(given) if not isinstance(given, dict | list) else "something else"
-    said = str(problem["msg"]).replace("Input should be", "it should be").rstrip(".")
-    return f"{said}, got {shown}. {about}".rstrip()
+        return f"{value!r} does not read as this field does. {about}"
+    shown = repr(value) if not isinstance(value, dict | list) else "something else"
+    expectation = str(problem["msg"]).replace("Input should be", "it should be").rstrip(".")
+    return f"{expectation}, got {shown}. {about}".rstrip()
 
 
 def _unknown(path: Path) -> str:
@@ -150,4 +150,4 @@ def _model_at(path: Path) -> type[BaseModel] | None:
 def _model_of(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for item in get_args(annotation) if (found := _model_of(item))), None)
+    return next((model for item in get_args(annotation) if (model := _model_of(item))), None)

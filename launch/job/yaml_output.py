@@ -38,4 +38,4 @@ def dump_yaml(data: Any) -> str:
 
 def dump_documents(documents: Iterable[Any]) -> str:
     """Write several documents, each behind a ``---``."""
-    return "".join(f"---\n{dump_yaml(each)}" for each in documents)
+    return "".join(f"---\n{dump_yaml(document)}" for document in documents)

@@ -54,19 +54,19 @@ class Document:
         """Find where ``path`` is written; if it is not, where the nearest one above it is."""
         first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
         for length in range(len(path), -1, -1):
-            found = first.get(path[:length]) or second.get(path[:length])
-            if found is not None:
-                return found
+            position = first.get(path[:length]) or second.get(path[:length])
+            if position is not None:
+                return position
         return TextPosition(1, 1)
 
     def problem(self, place: TextPosition, text: str) -> str:
         """Write a message as compilers do: the place, the text, the line, and a mark below."""
-        said = f"{self.name}:{place.line}:{place.column}: {text}"
+        message = f"{self.name}:{place.line}:{place.column}: {text}"
         if not 0 < place.line <= len(self.lines):
-            return said
+            return message
         line = self.lines[place.line - 1].replace("\t", " ")
         start = max(0, place.column - 60)
-        return f"{said}\n    {line[start : start + 90]}\n    {' ' * (place.column - 1 - start)}^"
+        return f"{message}\n    {line[start : start + 90]}\n    {' ' * (place.column - 1 - start)}^"
 
 
 def read_yaml(text: str, name: str, is_text: Callable[[Path], bool]) -> Document:

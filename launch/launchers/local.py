@@ -40,10 +40,12 @@ def local_settings(job: JobFile, flags: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigurationError: A value is not valid.
     """
-    said = job.settings.model_dump(exclude_unset=True)
+    settings = job.settings.model_dump(exclude_unset=True)
     if job.storage.model_dir:
-        said["model_dir"] = job.storage.model_dir
-    return load_settings(said | {name: value for name, value in flags.items() if value is not None})
+        settings["model_dir"] = job.storage.model_dir
+    return load_settings(
+        settings | {name: value for name, value in flags.items() if value is not None}
+    )
 
 
 def role_extras(job: JobFile) -> dict[str, RoleExtras]:

@@ -26,7 +26,7 @@ def visible_gpus(named: str | None) -> list[str]:
     """
     if named is None:
         return [str(number) for number in range(count_node_gpus())]
-    names = [each for name in named.split(",") if (each := name.strip())]
+    names = [stripped for name in named.split(",") if (stripped := name.strip())]
     return list(takewhile(lambda name: name != "-1", names))  # where CUDA stops, too
 
 
@@ -70,15 +70,15 @@ def gpu_variables(
     own = shares.get(task)
     if own is None:
         return {}
-    found = {VISIBLE: ",".join(own)}
+    variables = {VISIBLE: ",".join(own)}
     if sum(own[0] in others for others in shares.values()) > 1:
         of_user = any(name.startswith(_JAX_MEMORY) for name in given)
-        found |= {
+        variables |= {
             name: value
             for name, value in _SHARED.items()
             if name not in given and not (of_user and name.startswith(_JAX_MEMORY))
         }
-    return found
+    return variables
 
 
 def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
@@ -89,5 +89,5 @@ def describe_shares(shares: Mapping[TaskId, Sequence[str]]) -> str:
     tasks = len(shares)
     if count < tasks:
         return f"{tasks} tasks share {counted(count, 'GPU')}"
-    each = len(next(iter(shares.values())))
-    return f"{counted(tasks, 'task')} {'has' if tasks == 1 else 'have'} {counted(each, 'GPU')} each"
+    gpus = counted(len(next(iter(shares.values()))), "GPU")
+    return f"{counted(tasks, 'task')} {'has' if tasks == 1 else 'have'} {gpus} each"

@@ -176,16 +176,16 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
             "which task is this? Give --role (or use ropewalk ps, worker, chief …)"
         )
     named = {name: read_environment(name) for name in INDEX_VARIABLES}
-    found = find_index(flags.index, named, socket.gethostname())
+    index_and_source = find_index(flags.index, named, socket.gethostname())
     if flags.index is None and from_config.task_id is not None:
-        found = (from_config.task_id, "TF_CONFIG")
-    if found is None:
+        index_and_source = (from_config.task_id, "TF_CONFIG")
+    if index_and_source is None:
         raise ConfigurationError(
             f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or "
             "use a host name that ends in a number",
             role=role,
         )
-    return role, found[0], found[1]
+    return role, index_and_source[0], index_and_source[1]
 
 
 def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
@@ -202,13 +202,13 @@ def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
                 port=flags.port,
             )
         return None
-    for flag, given, found in (
+    for flag, stated, resolved in (
         ("the role", flags.role, resolver.task_type),
         ("--index", flags.index, resolver.task_id),
     ):
-        if given is not None and found is not None and given != found:
+        if stated is not None and resolved is not None and stated != resolved:
             raise ConfigurationError(
-                f"{flag} is {given}, but {resolver.source} says that this process is "
+                f"{flag} is {stated}, but {resolver.source} says that this process is "
                 f"{resolver.task_type}:{resolver.task_id}. Use `ropewalk run` without --role and "
                 "--index there, or say what the cluster is by TF_CONFIG or --cluster"
             )

@@ -27,8 +27,8 @@ def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[G
         RefusedError: There is no such job.
     """
     with cluster_client(cluster, settings) as client:
-        found = client.follow(job, 0, wait_s=0, drives=False).job
-        if CHIEF not in found.cluster or found.has_ended:
-            raise ConfigurationError(f"{how_it_stands(found)}: it has no chief to ask")
-        with routes_to(client, found):
-            yield client, found.cluster[CHIEF][0]
+        job_view = client.follow(job, 0, wait_s=0, drives=False).job
+        if CHIEF not in job_view.cluster or job_view.has_ended:
+            raise ConfigurationError(f"{how_it_stands(job_view)}: it has no chief to ask")
+        with routes_to(client, job_view):
+            yield client, job_view.cluster[CHIEF][0]

@@ -75,11 +75,11 @@ def with_absolute_paths(settings: Settings) -> Settings:
     """Make paths in the settings absolute, which hold in the folders of tasks, too, that each job
     has.
     """
-    given = {name: str(getattr(settings, name)) for name in _PATHS}
+    relative = {name: str(getattr(settings, name)) for name in _PATHS}
     return settings.model_copy(
         update={
             name: os.path.abspath(path)
-            for name, path in given.items()
+            for name, path in relative.items()
             if path and "://" not in path
         }
     )

@@ -45,13 +45,13 @@ class Events:
 
     def batch(self) -> list[gateway_pb2.TaskEvent]:
         """Return the first events, as many as are sent at once."""
-        found, size = list[gateway_pb2.TaskEvent](), 0
+        batch, size = list[gateway_pb2.TaskEvent](), 0
         for event in self._waiting:
             size += event.ByteSize()
-            if found and (size > _SENT_BYTES or len(found) >= _SENT):
+            if batch and (size > _SENT_BYTES or len(batch) >= _SENT):
                 break
-            found.append(event)
-        return found
+            batch.append(event)
+        return batch
 
     def confirm(self, number: int) -> None:
         """Drop the events up to this number, which the gateway has."""

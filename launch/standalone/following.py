@@ -73,7 +73,7 @@ class Following:
 
     def _follow(self) -> JobView:
         silent_since: float | None = None
-        said = False
+        has_warned = False
         while True:
             self._pass_on_interrupts()
             try:
@@ -98,16 +98,16 @@ class Following:
                         f"not known; `ropewalk attach {self._job}` goes on from here",
                         peer=self._client.address,
                     ) from error
-                if not said and now - silent_since > _SAY_S:
-                    said = True
+                if not has_warned and now - silent_since > _SAY_S:
+                    has_warned = True
                     self._display.say(
                         f"the gateway does not answer ({error.message}); still trying"
                     )
                 self._pause.wait(_RETRY_S)
                 continue
-            if said:
+            if has_warned:
                 self._display.say("the gateway answers again")
-            silent_since, said = None, False
+            silent_since, has_warned = None, False
             if news.dropped and self._offset:
                 self._display.say(f"{news.dropped} bytes of the log are no longer kept")
             for line in news.lines:

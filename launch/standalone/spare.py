@@ -41,17 +41,17 @@ def main() -> None:
     line = sys.stdin.buffer.readline()
     if not line:
         return
-    given = json.loads(line)
+    order = json.loads(line)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    replace_environment(given["environment"])
-    os.chdir(given["folder"])
-    sys.path[0] = given["folder"]
-    sys.argv = ["ropewalk", *given["arguments"]]
+    replace_environment(order["environment"])
+    os.chdir(order["folder"])
+    sys.path[0] = order["folder"]
+    sys.argv = ["ropewalk", *order["arguments"]]
     from ..cli import main as run
 
-    run(given["arguments"])
+    run(order["arguments"])
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ def become(
 
     Waits until it reads this: not longer than the process lives.
     """
-    given = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
+    order = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
     if process.stdin is not None:
         with contextlib.suppress(OSError), process.stdin:  # it has ended: its code says so
-            process.stdin.write(json.dumps(given).encode() + b"\n")
+            process.stdin.write(json.dumps(order).encode() + b"\n")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -179,12 +179,14 @@ def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, 
     return folder, [str(path.relative_to(folder))]
 
 
-def _settings(said: tuple[str, ...]) -> dict[str, str]:
+def _settings(assignments: tuple[str, ...]) -> dict[str, str]:
     settings = {}
-    for each in said:
-        name, equals, value = each.partition("=")
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
         name = name.replace("-", "_")
         if not equals or name not in Settings.model_fields:
-            raise ConfigurationError(f"--set {each}: give NAME=VALUE, with the name of a setting")
+            raise ConfigurationError(
+                f"--set {assignment}: give NAME=VALUE, with the name of a setting"
+            )
         settings[name] = value
     return settings
