@@ -83,7 +83,7 @@ class CheckpointManager:
         self.checkpoint.write(path)
         self._last_step = step
         if self._max_to_keep is not None and self.checkpoint.writes:
-            others = [each for each in self.checkpoints if each != path]
+            others = [other for other in self.checkpoints if other != path]
             for old in others[: max(0, len(others) + 1 - self._max_to_keep)]:
                 remove_checkpoint(old)
         return path

@@ -98,10 +98,12 @@ def embedding_lookup_sparse_gradient(
         ValueError: As of the lookup, or the gradient has another number of examples.
     """
     bag = _bag(sp_ids, sp_weights, combiner)
-    given = to_host(gradient)
-    if given.shape[:1] != (bag.examples,):
-        raise ValueError(f"the gradient has shape {given.shape}, there are {bag.examples} examples")
-    return IndexedSlices(bag.spread(given), bag.ids)
+    values = to_host(gradient)
+    if values.shape[:1] != (bag.examples,):
+        raise ValueError(
+            f"the gradient has shape {values.shape}, there are {bag.examples} examples"
+        )
+    return IndexedSlices(bag.spread(values), bag.ids)
 
 
 def _bag(sp_ids: Any, sp_weights: Any, combiner: str) -> Bag:

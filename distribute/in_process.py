@@ -112,7 +112,7 @@ class _Plan:
         self, gradients: Sequence[Any], memory: BufferPools
     ) -> list[tuple[LayoutRange, Gradient]] | None:
         """Gather gradients for the blocks; None: one is not of its variable's shape and dtype."""
-        found: list[tuple[LayoutRange, Gradient]] = []
+        parts: list[tuple[LayoutRange, Gradient]] = []
         for part in self.dense:
             dtype, first = part.where.dtype, part.first
             for i in range(first, first + max(1, len(part.views))):
@@ -126,13 +126,13 @@ class _Plan:
                 if part.views:
                     part.views[i - first][...] = gradient
             values = part.gradient if part.views else gradients[first].reshape(-1)
-            found.append((part.where, Gradient(values)))
+            parts.append((part.where, Gradient(values)))
         for i in self.rows:
             rows = _row_sums(gradients[i], self.shapes[i], memory)
             if rows is None or rows.values.dtype != self.ranges[i].dtype:
                 return None
-            found.append((self.ranges[i], rows))
-        return found
+            parts.append((self.ranges[i], rows))
+        return parts
 
 
 class _Reads:
@@ -151,13 +151,13 @@ class _Reads:
 
     def now(self) -> list[Array]:
         """Copy the values, read-only."""
-        found: list[Array] = []
+        values_now: list[Array] = []
         for block, start, stop, pieces in self._parts:
             with block.lock:
                 values = block.value[start:stop].copy()
             values.setflags(write=False)
-            found += [values[first:last].reshape(shape) for first, last, shape in pieces]
-        return found
+            values_now += [values[first:last].reshape(shape) for first, last, shape in pieces]
+        return values_now
 
 
 class InProcessSteps:
@@ -250,26 +250,26 @@ class InProcessSteps:
         plan = self._plans.get(key)
         if plan is None:
             places = [self.place(variable) for _, variable in pairs]
-            known = [place for place in places if place is not None]
-            if len(known) < len(places) or any(_rule_of(place) != rule for place in known):
+            there = [place for place in places if place is not None]
+            if len(there) < len(places) or any(_rule_of(place) != rule for place in there):
                 return None  # cut into parts, or not bound yet
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
-            ranges = [replace(p, operation=Operation.APPLY, rule=_rule_of(p)) for p in known]
+            ranges = [replace(p, operation=Operation.APPLY, rule=_rule_of(p)) for p in there]
             plan = self._plans[key] = _Plan(rule, [v for _, v in pairs], sparse, ranges)
         return plan
 
     def _moved(
         self, averages: Sequence[tuple[HeldVariable, MovedAverage]]
     ) -> list[tuple[LayoutRange, Array, float]] | None:
-        found = []
+        moves = []
         for variable, moved in averages:
             place = self.place(variable)
             added = moved.added()
             if place is None or added.shape != variable.shape or added.dtype != place.dtype:
                 return None
-            found.append((place, added, moved.decay))
-        return found
+            moves.append((place, added, moved.decay))
+        return moves
 
     def place(self, variable: HeldVariable) -> LayoutRange | None:
         """Find a variable's memory; None: it is cut into parts."""
@@ -297,9 +297,9 @@ class InProcessSteps:
 
     def places(self, variables: Sequence[HeldVariable]) -> list[LayoutRange] | None:
         """Find the memory of variables; None: one is cut into parts."""
-        found = [self.place(variable) for variable in variables]
-        known = [place for place in found if place is not None]
-        return known if len(known) == len(found) else None
+        places = [self.place(variable) for variable in variables]
+        there = [place for place in places if place is not None]
+        return there if len(there) == len(places) else None
 
     def reads(self, variables: Sequence[HeldVariable]) -> "_Reads | None":
         """Make what gives the values that variables have now; None: one is cut into parts."""

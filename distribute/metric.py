@@ -167,8 +167,8 @@ class MeanMetricWrapper(Metric):
 
 
 def _total_and_count(values: Any, sample_weight: Any) -> list[Any]:
-    each, weights = _per_example(values, sample_weight, np.mean)
-    return [each.sum(), weights.sum() if weights is not None else each.size]
+    per_example, weights = _per_example(values, sample_weight, np.mean)
+    return [per_example.sum(), weights.sum() if weights is not None else per_example.size]
 
 
 def _per_example(
@@ -177,18 +177,18 @@ def _per_example(
     """Flatten to weighted values, one per example, and the examples' weights; as Keras reduces
     them.
     """
-    each = np.asarray(to_host(values), np.float64)
+    per_example = np.asarray(to_host(values), np.float64)
     weights: Array | None = None
     if sample_weight is not None:
         weights = np.asarray(to_host(sample_weight), np.float64)
-        if weights.ndim == each.ndim + 1 and weights.shape[-1] == 1:
+        if weights.ndim == per_example.ndim + 1 and weights.shape[-1] == 1:
             weights = weights[..., 0]
-        if 0 < weights.ndim < each.ndim:
-            each = reduce(each, axis=tuple(range(weights.ndim, each.ndim)))
-        weights = np.broadcast_to(weights, each.shape)
-        each = each * weights
+        if 0 < weights.ndim < per_example.ndim:
+            per_example = reduce(per_example, axis=tuple(range(weights.ndim, per_example.ndim)))
+        weights = np.broadcast_to(weights, per_example.shape)
+        per_example = per_example * weights
         weights = _flattened(weights, reduce)
-    return _flattened(each, reduce), weights
+    return _flattened(per_example, reduce), weights
 
 
 def _flattened(array: Array, reduce: Callable[..., Any]) -> Array:
@@ -202,9 +202,9 @@ def weights_like(pred: Array, sample_weight: Any) -> Array:
     """Find a weight for each prediction: those of its example, or 1."""
     if sample_weight is None:
         return np.ones(pred.shape)
-    given = np.asarray(to_host(sample_weight), np.float64)
-    given = given.reshape(*given.shape, *([1] * (pred.ndim - given.ndim)))
-    return np.broadcast_to(given, pred.shape)
+    weights = np.asarray(to_host(sample_weight), np.float64)
+    weights = weights.reshape(*weights.shape, *([1] * (pred.ndim - weights.ndim)))
+    return np.broadcast_to(weights, pred.shape)
 
 
 def same_rank(true: Array, pred: Array) -> tuple[Array, Array]:

@@ -189,8 +189,8 @@ def _labels(true: Array, pred: Array) -> Array:
 
 def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
     own = np.take_along_axis(pred, labels[..., None].astype(np.int64), -1)
-    found: Array = (pred > own).sum(-1) < k
-    return found
+    is_in: Array = (pred > own).sum(-1) < k
+    return is_in
 
 
 if not TYPE_CHECKING:

@@ -74,9 +74,9 @@ def _array(value: Any) -> Any:
     return value if hasattr(value, "ndim") else np.asarray(value)
 
 
-def _weights(given: Any, loss: Any) -> Any:
+def _weights(weight: Any, loss: Any) -> Any:
     """Convert weights to the dtype of losses, and to as many axes."""
-    weights = _array(given)
+    weights = _array(weight)
     if weights.ndim and weights.ndim == loss.ndim + 1:
         weights = weights.reshape(weights.shape[:-1])
     elif weights.ndim and weights.ndim < loss.ndim:

@@ -92,10 +92,10 @@ class ObjectCheckpoint:
         taken = sorted(set(_attributes(root)) & set(objects))
         if taken:
             raise ValueError(f"root has an attribute {taken[0]!r}, too; give it another name")
-        for name, each in objects.items():
-            if isinstance(each, _VALUES):
+        for name, thing in objects.items():
+            if isinstance(thing, _VALUES):
                 raise ValueError(
-                    f"{name}={each!r} is a {type(each).__name__}, and a checkpoint has variables "
+                    f"{name}={thing!r} is a {type(thing).__name__}, and a checkpoint has variables "
                     "and objects that hold some; make it a rw.Variable"
                 )
         self._root, self._objects = root, dict(objects)
@@ -204,7 +204,7 @@ class ObjectCheckpoint:
         """
         objects = self.checkpointed
         if objects and not (tree.variables or tree.places):
-            named = [f"{name} ({type(each).__name__})" for name, each in objects.items()]
+            named = [f"{name} ({type(thing).__name__})" for name, thing in objects.items()]
             raise ConfigurationError(
                 f"a checkpoint of {_some(named)} would be empty: none has a variable of a "
                 "strategy. A model of Keras has some once it is compiled in the scope and built, "
@@ -256,8 +256,8 @@ def _attributes(root: Any) -> Mapping[str, Any]:
         return {}
     if isinstance(root, ObjectCheckpoint):
         return root.checkpointed
-    found: Mapping[str, Any] = getattr(root, "__dict__", {"root": root})
-    return found
+    attributes: Mapping[str, Any] = getattr(root, "__dict__", {"root": root})
+    return attributes
 
 
 def _some(keys: list[str]) -> str:

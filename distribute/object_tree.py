@@ -54,45 +54,45 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
     seen: set[int] = set()
     waiting: deque[tuple[str, Any]] = deque(_by_name(roots))
     while waiting:
-        key, found = waiting.popleft()
-        if id(found) in seen:
+        key, value = waiting.popleft()
+        if id(value) in seen:
             continue
-        seen.add(id(found))
-        found = _instead_of(found)
-        if isinstance(found, Variable):
-            tree.variables[key] = found
-        elif (arrays := _shared_arrays(found)) is not None:
-            _check_has_none_that_grow(key, found)
+        seen.add(id(value))
+        value = _instead_of(value)
+        if isinstance(value, Variable):
+            tree.variables[key] = value
+        elif (arrays := _shared_arrays(value)) is not None:
+            _check_has_none_that_grow(key, value)
             waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _by_name(arrays))
-            if callable(refresh := getattr(found, "refresh", None)):
+            if callable(refresh := getattr(value, "refresh", None)):
                 tree.refresh.append(refresh)
-        elif not isinstance(found, type) and _has_place(found):
-            tree.places[key] = found
+        elif not isinstance(value, type) and _has_place(value):
+            tree.places[key] = value
         else:
-            waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _children(found))
+            waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _children(value))
     return tree
 
 
-def _instead_of(found: Any) -> Any:
+def _instead_of(value: Any) -> Any:
     """Find what a bridge shares of an object; the object itself if it is none of a bridge's."""
-    attributes = getattr(found, "__dict__", {})
+    attributes = getattr(value, "__dict__", {})
     holders = (attributes.get(name) for name in _SHARED_BY)
     shared = (getattr(holder, "checkpointed", None) for holder in holders)
-    return next((each for each in shared if each is not None), found)
+    return next((shared_object for shared_object in shared if shared_object is not None), value)
 
 
-def _shared_arrays(found: Any) -> Mapping[str, Variable] | None:
+def _shared_arrays(value: Any) -> Mapping[str, Variable] | None:
     """Find the variables of an ``ArrayStore``, or of a bridge that has one; None: it is something
     else.
     """
-    if isinstance(found, type) or not type(found).__module__.startswith(_OURS):
+    if isinstance(value, type) or not type(value).__module__.startswith(_OURS):
         return None
-    variables = getattr(getattr(found, "store", found), "variables", None)
+    variables = getattr(getattr(value, "store", value), "variables", None)
     return variables if isinstance(variables, Mapping) else None
 
 
-def _check_has_none_that_grow(key: str, found: Any) -> None:
-    if growing := getattr(found, "growing", ()):
+def _check_has_none_that_grow(key: str, value: Any) -> None:
+    if growing := getattr(value, "growing", ()):
         raise ConfigurationError(
             f"{key!r} has the growing table {growing[0]!r}: such tables are in the checkpoints "
             "that a job writes to its model_dir (`ropewalk run`), and not in rw.train.Checkpoint; "
@@ -101,24 +101,24 @@ def _check_has_none_that_grow(key: str, found: Any) -> None:
         )
 
 
-def _has_place(found: Any) -> bool:
-    return callable(getattr(type(found), "state_dict", None)) and callable(
-        getattr(type(found), "load_state_dict", None)
+def _has_place(value: Any) -> bool:
+    return callable(getattr(type(value), "state_dict", None)) and callable(
+        getattr(type(value), "load_state_dict", None)
     )
 
 
-def _children(found: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(found, Mapping):
-        return _by_name(found)
-    if isinstance(found, list | tuple):
-        return [(str(number), value) for number, value in enumerate(found)]
-    ours = type(found).__module__.startswith(_OURS)
-    checkpointed = getattr(found, "checkpointed", None) if ours else None
+def _children(container: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(container, Mapping):
+        return _by_name(container)
+    if isinstance(container, list | tuple):
+        return [(str(number), value) for number, value in enumerate(container)]
+    ours = type(container).__module__.startswith(_OURS)
+    checkpointed = getattr(container, "checkpointed", None) if ours else None
     if isinstance(checkpointed, Mapping):  # another checkpoint
         return _by_name(checkpointed)
-    if isinstance(found, type) or (ours and not hasattr(found, "reset_state")):
+    if isinstance(container, type) or (ours and not hasattr(container, "reset_state")):
         return []
-    return _by_name(getattr(found, "__dict__", {}))
+    return _by_name(getattr(container, "__dict__", {}))
 
 
 def _by_name(named: Mapping[Any, Any]) -> list[tuple[str, Any]]:

@@ -143,8 +143,8 @@ class Optimizer:
 
         Their slot variables live beside them and travel in checkpoints.
         """
-        found = (reference() for reference in self._variables.values())
-        return tuple(variable for variable in found if variable is not None)
+        alive = (reference() for reference in self._variables.values())
+        return tuple(variable for variable in alive if variable is not None)
 
     @property
     def name(self) -> str:
@@ -167,10 +167,12 @@ class Optimizer:
 
     def note(self, variables: Iterable[Variable]) -> None:
         """Remember variables it updates. Strategies call this."""
-        known = self._variables
+        references = self._variables
         for variable in variables:
-            if id(variable) not in known:
-                known[id(variable)] = weakref.ref(variable, partial(_forget, known, id(variable)))
+            if id(variable) not in references:
+                references[id(variable)] = weakref.ref(
+                    variable, partial(_forget, references, id(variable))
+                )
 
     def hyperparameters(self, iterations: Callable[[], int]) -> Mapping[str, Any] | None:
         """Collect what differs from the rule that variables are bound to, now; None: nothing.
@@ -237,8 +239,8 @@ class Optimizer:
         ):
             owner.extended.apply_gradients(self, [(_summed(g, v), v) for g, v in pairs])
             return
-        given = _Given(self.rule, self._changes, pairs)
-        context.merge_call(self._apply_sum, (given,))
+        gradients = _Given(self.rule, self._changes, pairs)
+        context.merge_call(self._apply_sum, (gradients,))
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Variable] = ()) -> None:
         """Apply gradients to their variables as :meth:`apply_gradients` does, with Keras 3's
@@ -251,9 +253,9 @@ class Optimizer:
         variables = tuple(trainable_variables) or self.variables
         self.apply_gradients(zip(grads, variables, strict=True))
 
-    def _apply_sum(self, strategy: Strategy, given: Any) -> None:
+    def _apply_sum(self, strategy: Strategy, replica_gradients: Any) -> None:
         extended = strategy.extended
-        parts = on_every_replica(given, 1).values
+        parts = on_every_replica(replica_gradients, 1).values
         if any(part.rule is not self.rule and part.rule != self.rule for part in parts) or any(
             part.hyperparameters != self._changes for part in parts
         ):
@@ -311,8 +313,8 @@ def _offered(rule: type[rules.UpdateRule], arguments: Mapping[str, Any]) -> dict
     return {name: value for name, value in arguments.items() if name not in beside}
 
 
-def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001
-    known.pop(key, None)
+def _forget(references: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001
+    references.pop(key, None)
 
 
 def _of_step(rate: Callable[..., Any]) -> Callable[[int], Any]:

@@ -96,12 +96,12 @@ def _copies(
     steps: InProcessSteps, arrays: Sequence[tuple[HeldVariable, Array]], *, adopt: bool
 ) -> _Copies:
     """Plan how arrays are copied, but for those that become the memory of their blocks."""
-    found: dict[Block, list[tuple[Array, Array]]] = {}
+    by_block: dict[Block, list[tuple[Array, Array]]] = {}
     for variable, array in arrays:
         block, view = steps.memory(variable)
         if not (adopt and len(block.shards) == 1 and block.adopt(array)):
-            found.setdefault(block, []).append((array, view))
-    return found
+            by_block.setdefault(block, []).append((array, view))
+    return by_block
 
 
 def _copy_to_views(arrays: _Copies) -> None:

@@ -37,8 +37,8 @@ def latest_checkpoint(checkpoint_dir: str) -> str | None:
 
     It works on a job's model directory, too.
     """
-    found = numbered_checkpoints(checkpoint_dir)
-    return found[-1].path if found else None
+    checkpoints = numbered_checkpoints(checkpoint_dir)
+    return checkpoints[-1].path if checkpoints else None
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> TensorReader:

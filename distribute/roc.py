@@ -89,8 +89,8 @@ def _interpolated_precision(tp: Array, fp: Array, fn: Array) -> Any:
     d_tp, d_positives = tp[:-1] - tp[1:], positives[:-1] - positives[1:]
     slope = _ratio(d_tp, np.maximum(d_positives, 0))
     intercept = tp[1:] - slope * positives[1:]
-    known = (positives[:-1] > 0) & (positives[1:] > 0)
-    growth = np.where(known, _ratio(positives[:-1], positives[1:]), 1.0)
+    has_both = (positives[:-1] > 0) & (positives[1:] > 0)
+    growth = np.where(has_both, _ratio(positives[:-1], positives[1:]), 1.0)
     increments = _ratio(slope * (d_tp + intercept * np.log(growth)), tp[1:] + fn[1:])
     return np.float64(increments.sum())
 

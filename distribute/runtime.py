@@ -50,7 +50,7 @@ class TaskProgress(TaskCounts):
         """Report the progress to the chief; ``serves``: the task runs a coordinator's closures."""
         counters = session.counters if session else SessionCounters()
         recent = list(self.staleness)
-        own = {each.name: getattr(self, each.name) for each in fields(TaskCounts)}
+        own = {count.name: getattr(self, count.name) for count in fields(TaskCounts)}
         own |= {"global_step": self.step_of(session), "metrics": dict(self.metrics)}
         return TaskReport(
             **own,

@@ -180,8 +180,8 @@ def restore_variables(
         ShapeMismatchError: A variable has another shape there, or numbers its dtype does not hold;
             of shapes, before anything was changed.
     """
-    found = {name: record for name in variables if (record := reader.variable(name)) is not None}
-    for name, record in found.items():
+    records = {name: record for name in variables if (record := reader.variable(name)) is not None}
+    for name, record in records.items():
         shape = variables[name].shape
         if tuple(record.shape) != shape:
             raise ShapeMismatchError(
@@ -189,16 +189,16 @@ def restore_variables(
                 f"has {shape}",
                 variable=name,
             )
-    for name, record in found.items():
+    for name, record in records.items():
         variable = variables[name]
         _assign(variable, reader.read(name))
         slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
         for holder in holders_of(variable):
             holder.restore_slots(slots, record.updates, record.rule)
-    known = [name for name in places if name in reader.manifest.places]
-    for name in known:
+    saved_places = [name for name in places if name in reader.manifest.places]
+    for name in saved_places:
         places[name].load_state_dict(reader.manifest.places[name])
-    return [*found, *known]
+    return [*records, *saved_places]
 
 
 def _label(number: int, name: str, slot: str) -> str:

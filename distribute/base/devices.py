@@ -131,9 +131,9 @@ def check_exists(name: str) -> str:
         ValueError: It has not; says which there are.
     """
     device = canonical(name)
-    if device not in (known := [*logical_cpu_devices(), *logical_gpu_devices()]):
+    if device not in (devices := [*logical_cpu_devices(), *logical_gpu_devices()]):
         raise ValueError(
-            f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones "
+            f"there is no device {name!r} here; there are {', '.join(devices)}. More logical ones "
             "are made with rw.config.set_logical_cpu_devices and set_logical_gpu_devices"
         )
     return device

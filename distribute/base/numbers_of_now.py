@@ -33,9 +33,9 @@ class RateNow(float):
             rate: The number.
             assign: Sets the rate that counts from then on.
         """
-        made = cls(rate)
-        made._assign = assign
-        return made
+        number = cls(rate)
+        number._assign = assign
+        return number
 
     def assign(self, rate: Any) -> None:
         """Set the optimizer's rate; this number stays as it is."""

@@ -153,9 +153,9 @@ def mean_dtype(dtype: DType) -> DType:
 
 def divided(total: Any, count: int, dtype: DType) -> Any:
     """Compute the mean that a sum of values of ``dtype`` makes; see :func:`mean_dtype`."""
-    given = as_array(total)
-    with beside(given):
-        mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
+    array = as_array(total)
+    with beside(array):
+        mean = array / array.dtype.type(count) if is_float(array.dtype) else array / count
         return as_array(mean).astype(mean_dtype(dtype), copy=False)
 
 

@@ -91,8 +91,8 @@ def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """List the leaves of a nested structure; returns also what builds the structure out of
     others.
     """
-    found, spec = optree.tree_flatten(tree, none_is_leaf=True)
-    return found, partial(optree.tree_unflatten, spec)  # which can be pickled
+    found_leaves, spec = optree.tree_flatten(tree, none_is_leaf=True)
+    return found_leaves, partial(optree.tree_unflatten, spec)  # which can be pickled
 
 
 def up_to(tree: Any, other: Any) -> list[Any]:
@@ -101,8 +101,8 @@ def up_to(tree: Any, other: Any) -> list[Any]:
     Raises:
         ValueError: Its structure is another one before it comes to these places.
     """
-    found: list[Any] = optree.tree_structure(tree, none_is_leaf=True).flatten_up_to(other)
-    return found
+    parts: list[Any] = optree.tree_structure(tree, none_is_leaf=True).flatten_up_to(other)
+    return parts
 
 
 def is_variable(leaf: Any) -> bool:

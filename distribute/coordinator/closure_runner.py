@@ -223,9 +223,9 @@ class _WorkerPlace:
 
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
         if number not in self._optimizers:  # else its state is newer than that of a function
-            made = kind.__new__(kind)
-            made.__dict__.update(_owner=None, _variables={}, **self._states.get(number, state))
-            self._optimizers[number] = made
+            optimizer = kind.__new__(kind)
+            optimizer.__dict__.update(_owner=None, _variables={}, **self._states.get(number, state))
+            self._optimizers[number] = optimizer
         return self._optimizers[number]
 
     def update(self, number: int, state: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ class _WorkerPlace:
             self._optimizers[number].__dict__.update(state)
 
     def resource(self, number: int) -> Any:
-        found = self.resources[number]
-        if isinstance(found, _Failed):
-            raise found.error
-        return found
+        resource = self.resources[number]
+        if isinstance(resource, _Failed):
+            raise resource.error
+        return resource

@@ -73,17 +73,17 @@ class ClusterCoordinator(Shown):
                 f"{type(strategy).__name__}"
             )
         with _making:
-            found = _made.get(strategy)
-            if found is None:
-                found = super().__new__(cls)
-                found._begin(strategy, deadline_s, redispatch_after_s)
-                _made[strategy] = found
+            coordinator = _made.get(strategy)
+            if coordinator is None:
+                coordinator = super().__new__(cls)
+                coordinator._begin(strategy, deadline_s, redispatch_after_s)
+                _made[strategy] = coordinator
             elif deadline_s is not None or redispatch_after_s is not None:
                 raise ValueError(
                     "the strategy has a coordinator already: give its options where it is made "
                     "first"
                 )
-            return found
+            return coordinator
 
     def _begin(
         self,

@@ -86,7 +86,7 @@ class Dispatcher:
     ) -> None:
         runtime = strategy.extended.runtime
         task = runtime.task
-        workers = [each for each in task.spec.tasks() if each.type == WORKER]
+        workers = [task for task in task.spec.tasks() if task.type == WORKER]
         if not workers and not runtime.alone:
             raise ConfigurationError(
                 f"{task.task}: a coordinator needs at least one worker, and the cluster has none"
@@ -371,20 +371,20 @@ class Dispatcher:
 
     @staticmethod
     def _carry_out(todo: Sequence[_Send]) -> None:
-        for each in todo:
-            if each.frames is not None:
-                each.link.send(each.connection, each.frames)
-            elif each.link.connections == each.connection:
-                each.link.drop()
+        for message in todo:
+            if message.frames is not None:
+                message.link.send(message.connection, message.frames)
+            elif message.link.connections == message.connection:
+                message.link.drop()
 
     def _frames(self, number: int, closure: _OpenClosure, run: ClosureRun) -> MakeFrames:
         """Make the frames that a worker has to be sent for a closure, beside what it knows
         already.
         """
 
-        def make(known: Knowledge) -> Sequence[Frame]:
+        def make(knowledge: Knowledge) -> Sequence[Frame]:
             # Also if it is over by now: the worker's answer makes room there.
-            frames = self.told.frames(known, closure.function, closure.states)
+            frames = self.told.frames(knowledge, closure.function, closure.states)
             parts = closure.arguments.parts if closure.arguments is not None else ()
             message = session_pb2.RunClosure(
                 id=number,

@@ -77,8 +77,12 @@ class PerWorkerDataset(PerWorkerValue):
         Raises:
             TypeError: It is no dataset.
         """
-        made = self._make()
-        return made.element_spec if hasattr(made, "element_spec") else as_dataset(made).element_spec
+        dataset = self._make()
+        return (
+            dataset.element_spec
+            if hasattr(dataset, "element_spec")
+            else as_dataset(dataset).element_spec
+        )
 
     def __iter__(self) -> PerWorkerIterator:
         """Make an iterator that begins on every worker at the start of its own dataset."""

@@ -153,7 +153,9 @@ class SentOnce:
         over = len(self._functions) - self._max_functions
         if over <= 0 and self._bytes <= _MAX_FUNCTION_BYTES:
             return
-        for number in [number for number, each in self._functions.items() if not each.users]:
+        for number in [
+            number for number, function in self._functions.items() if not function.users
+        ]:
             if len(self._functions) <= self._max_functions and self._bytes <= _MAX_FUNCTION_BYTES:
                 return
             self._drop(number)
@@ -199,7 +201,7 @@ class SentOnce:
             optimizers = dict(self._functions[function].pickled.optimizers)
         if arguments is not None:
             optimizers.update(arguments.optimizers)
-        changed = (self._state(number, each) for number, each in optimizers.items())
+        changed = (self._state(number, optimizer) for number, optimizer in optimizers.items())
         return tuple(state for state in changed if state is not None)
 
     def _state(self, number: int, optimizer: Optimizer) -> OptimizerState | None:
@@ -243,37 +245,37 @@ class SentOnce:
                 frames.append((session_pb2.ClientMessage(change_optimizer=message), state.parts))
         return frames
 
-    def _forget(self, known: Knowledge, frames: list[Frame]) -> None:
-        if known.drops == self._drops:
+    def _forget(self, knowledge: Knowledge, frames: list[Frame]) -> None:
+        if knowledge.drops == self._drops:
             return
-        known.drops = self._drops
+        knowledge.drops = self._drops
         gone = [
             number
-            for number in known.things
+            for number in knowledge.things
             if number not in self._functions and number not in self._resources
         ]
         if gone:
-            known.things.difference_update(gone)
+            knowledge.things.difference_update(gone)
             message = session_pb2.ForgetThings(ids=gone)
             frames.append((session_pb2.ClientMessage(forget=message), ()))
 
     def _make(
-        self, number: int, resource: _Resource, known: Knowledge, frames: list[Frame]
+        self, number: int, resource: _Resource, knowledge: Knowledge, frames: list[Frame]
     ) -> None:
         if resource.function:
-            self._define(resource.function, known, frames)
+            self._define(resource.function, knowledge, frames)
         message = session_pb2.MakeResource(
             id=number, function=resource.function, iterates=resource.iterates
         )
         frames.append((session_pb2.ClientMessage(make_resource=message), ()))
-        known.things.add(number)
+        knowledge.things.add(number)
 
-    def _define(self, function: int, known: Knowledge, frames: list[Frame]) -> None:
-        if function in known.things or function not in self._functions:
+    def _define(self, function: int, knowledge: Knowledge, frames: list[Frame]) -> None:
+        if function in knowledge.things or function not in self._functions:
             return  # without it the closure is over, and the worker's error counts for nothing
         parts = self._functions[function].pickled.parts
         message = session_pb2.DefineFunction(
             id=function, part_bytes=[part.nbytes for part in parts]
         )
         frames.append((session_pb2.ClientMessage(define_function=message), parts))
-        known.things.add(function)
+        knowledge.things.add(function)

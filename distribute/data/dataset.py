@@ -163,14 +163,14 @@ class Dataset(StreamMethods, Shown):
             raise TypeError(f"`generator` must be a function, got {type(generator).__name__}")
         if output_types is not None and output_signature is not None:
             raise TypeError("give `output_signature`, or `output_types` and `output_shapes`")
-        made = Dataset(IterableSource(partial(generator, *(args or ()))))
+        dataset = Dataset(IterableSource(partial(generator, *(args or ()))))
         types, shapes = output_types, output_shapes
         if output_signature is not None:
             types = map_structure(lambda spec: spec.dtype, output_signature)
             shapes = map_structure(lambda spec: spec.shape, output_signature)
         if types is None:
-            return made
-        return made._then(Mapped(made.node, partial(_converted, types, shapes)))
+            return dataset
+        return dataset._then(Mapped(dataset.node, partial(_converted, types, shapes)))
 
     @staticmethod
     def zip(*args: Any, datasets: Any = None) -> "Dataset":
@@ -180,13 +180,13 @@ class Dataset(StreamMethods, Shown):
             TypeError: Something else than datasets is in it, or nothing.
         """
         structure = datasets if datasets is not None else args[0] if len(args) == 1 else args
-        found = leaves(structure)
-        for leaf in found:
+        parts = leaves(structure)
+        for leaf in parts:
             if not isinstance(leaf, Dataset):
                 raise TypeError(f"zip takes nested datasets, got a {type(leaf).__name__} in them")
-        if not found:
+        if not parts:
             raise TypeError("zip takes at least one dataset")
-        first: Dataset = found[0]
+        first: Dataset = parts[0]
         return first._then(Zipped(map_structure(lambda dataset: dataset.node, structure)))
 
     # -- which elements, and in which order ----------------------------------------------------
@@ -295,12 +295,12 @@ class Dataset(StreamMethods, Shown):
         Raises:
             TypeError: That is no dataset.
         """
-        made = transformation_func(self)
-        if not isinstance(made, Dataset):
+        dataset = transformation_func(self)
+        if not isinstance(dataset, Dataset):
             raise TypeError(
-                f"`transformation_func` must return a Dataset, got {type(made).__name__}"
+                f"`transformation_func` must return a Dataset, got {type(dataset).__name__}"
             )
-        return made
+        return dataset
 
     # -- how elements are prepared -------------------------------------------------------------
 
@@ -407,7 +407,7 @@ def _converted(types: Any, shapes: Any, *parts: Any) -> Any:
     dtypes, rebuild = flatten(types)
     items = up_to(types, element)
     wanted = [None] * len(dtypes) if shapes is None else up_to(types, shapes)
-    return rebuild([_leaf(*each) for each in zip(items, dtypes, wanted, strict=True)])
+    return rebuild([_leaf(*parts) for parts in zip(items, dtypes, wanted, strict=True)])
 
 
 def _leaf(item: Any, dtype: Any, shape: Any) -> Any:

@@ -116,4 +116,4 @@ def steps_of(node: DatasetNode) -> list[str]:
     before = [steps_of(source) for source in node.sources]
     if len(before) == 1:
         return [*before[0], own]
-    return [f"{own}({', '.join(' → '.join(each) for each in before)})"]
+    return [f"{own}({', '.join(' → '.join(steps) for steps in before)})"]

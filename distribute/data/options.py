@@ -152,7 +152,7 @@ class InputOptions(_InputFields):
             raise ValueError(f"experimental_per_replica_buffer_size must be >= 0, got {size}")
         return super().__new__(
             cls,
-            next((given for given in (fetch, older) if given is not None), True),
+            next((value for value in (fetch, older) if value is not None), True),
             InputReplicationMode.PER_WORKER if mode is None else mode,
             bool(experimental_place_dataset_on_device),
             1 if size is None else size,

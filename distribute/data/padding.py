@@ -43,20 +43,20 @@ def padded(
         fills = _per_leaf(examples[0], values)
         rebuild = flatten(examples[0])[1]
         yield rebuild(
-            [_stacked(*each) for each in zip(map(list, columns), wanted, fills, strict=True)]
+            [_stacked(*column) for column in zip(map(list, columns), wanted, fills, strict=True)]
         )
 
 
-def _per_leaf(element: Any, given: Any) -> list[Any]:
+def _per_leaf(element: Any, setting: Any) -> list[Any]:
     """List what is given for each leaf of an element, in the order of :func:`flatten`."""
     if isinstance(element, Mapping):
-        named = given if isinstance(given, Mapping) else dict.fromkeys(element, given)
-        return [each for key in sorted(element) for each in _per_leaf(element[key], named[key])]
+        named = setting if isinstance(setting, Mapping) else dict.fromkeys(element, setting)
+        return [leaf for key in sorted(element) for leaf in _per_leaf(element[key], named[key])]
     if isinstance(element, tuple):
-        parts = given if isinstance(given, tuple) else (given,) * len(element)
+        parts = setting if isinstance(setting, tuple) else (setting,) * len(element)
         pairs = zip(element, parts, strict=True)
-        return [each for part, its in pairs for each in _per_leaf(part, its)]
-    return [given]
+        return [leaf for part, its in pairs for leaf in _per_leaf(part, its)]
+    return [setting]
 
 
 def _stacked(column: list[Any], wanted: Any, fill: Any) -> Any:

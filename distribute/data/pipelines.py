@@ -51,8 +51,8 @@ def distribute_dataset(
             batches = islice(pieces, behind * replicas, None) if behind else pieces
         return _steps_of(batches, replicas, to_devices(extended, options), lambda _: False)
 
-    made = Input(open_steps, [dataset], options)
-    return DistributedDataset(extended, made, distribute_dataset, source)
+    source_input = Input(open_steps, [dataset], options)
+    return DistributedDataset(extended, source_input, distribute_dataset, source)
 
 
 def _pass_of(extended: InputReplicas, number: int, worker: int) -> Pass:
@@ -105,8 +105,8 @@ def distribute_from_function(
         opened = [dataset.node.iterate(start, of) for dataset, of in pipelines]
         return _side_by_side(opened, move, ends)
 
-    made = Input(open_steps, datasets, options)
-    return DistributedDataset(extended, made, distribute_from_function, dataset_fn)
+    source_input = Input(open_steps, datasets, options)
+    return DistributedDataset(extended, source_input, distribute_from_function, dataset_fn)
 
 
 def _steps_of(

@@ -84,8 +84,8 @@ class Taken(Selection):
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
         """Select the first elements."""
-        found = open_source(start, this)
-        return found if self._count < 0 else islice(found, max(0, self._count - start))
+        elements = open_source(start, this)
+        return elements if self._count < 0 else islice(elements, max(0, self._count - start))
 
     def cardinality(self) -> int:
         """Count the elements: at most the count."""
@@ -212,11 +212,11 @@ class Cached(Selection):
         if this in self._kept:
             yield from self._kept[this]
             return
-        found = []
+        elements = []
         for element in self.source.iterate(0, this):
-            found.append(element if self.source.fresh else copied(element))
-            yield found[-1]
-        self._kept[this] = found
+            elements.append(element if self.source.fresh else copied(element))
+            yield elements[-1]
+        self._kept[this] = elements
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
         """Select rows, which are in memory already: only their order is kept."""

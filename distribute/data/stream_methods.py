@@ -62,8 +62,8 @@ class StreamMethods:
         Raises:
             TypeError: ``map_func`` returns something else than a dataset, when it is called.
         """
-        made = partial(_node_of, map_func, "map_func")
-        return self._then(Streamed(partial(flattened, made), self.node))
+        node_of = partial(_node_of, map_func, "map_func")
+        return self._then(Streamed(partial(flattened, node_of), self.node))
 
     def interleave(
         self,
@@ -89,8 +89,8 @@ class StreamMethods:
         del num_parallel_calls, deterministic
         cycle = _CYCLE if cycle_length in (None, -1) else _positive(cycle_length, "cycle_length")
         block = 1 if block_length is None else _positive(block_length, "block_length")
-        made = partial(_node_of, map_func, "map_func")
-        return self._then(Streamed(partial(interleaved, made, cycle, block), self.node))
+        node_of = partial(_node_of, map_func, "map_func")
+        return self._then(Streamed(partial(interleaved, node_of, cycle, block), self.node))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -139,9 +139,9 @@ class StreamMethods:
         if (window_size is None) == (window_size_func is None):
             raise ValueError("give one of `window_size` and `window_size_func`")
         size_of = window_size_func or partial(_constant, _positive(window_size, "window_size"))
-        made = partial(_group_node, type(self), reduce_func)
+        node_of = partial(_group_node, type(self), reduce_func)
         return self._then(
-            Streamed(partial(grouped, key_func, size_of, made), self.node, keeps=True)
+            Streamed(partial(grouped, key_func, size_of, node_of), self.node, keeps=True)
         )
 
     def bucket_by_sequence_length(
@@ -233,8 +233,8 @@ class StreamMethods:
         Raises:
             ValueError: A size < 1.
         """
-        given = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
-        sizes = tuple(_positive(size, "batch_size") for size in given)
+        stated_sizes = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
+        sizes = tuple(_positive(size, "batch_size") for size in stated_sizes)
         cut = partial(rebatched, sizes, drop_remainder)
         return self._then(Streamed(cut, self.node, keeps=True))
 
@@ -261,14 +261,14 @@ class StreamMethods:
         Raises:
             ValueError: There is none, or more than one.
         """
-        found = []
+        elements = []
         for element in self.node.iterate(0, Pass()):
-            found.append(element)
-            if len(found) > 1:
+            elements.append(element)
+            if len(elements) > 1:
                 raise ValueError("Dataset had more than one element.")
-        if not found:
+        if not elements:
             raise ValueError("Dataset was empty.")
-        return found[0]
+        return elements[0]
 
     ignore_errors = Instead(
         "catch the error in the function given to `map`, and `filter` afterwards"
@@ -337,7 +337,7 @@ class StreamMethods:
                 over.
         """
         choose = partial(chosen, stop_on_empty_dataset)
-        nodes = [each.node for each in (choice_dataset, *datasets)]
+        nodes = [dataset.node for dataset in (choice_dataset, *datasets)]
         return choice_dataset._then(Streamed(choose, *nodes))
 
     @classmethod
@@ -363,13 +363,13 @@ class StreamMethods:
             ValueError: There are no datasets, or not as many weights.
         """
         del rerandomize_each_iteration
-        shares = [1.0] * len(datasets) if weights is None else [float(each) for each in weights]
+        shares = [1.0] * len(datasets) if weights is None else [float(weight) for weight in weights]
         if not datasets or len(shares) != len(datasets):
             raise ValueError(
                 f"{counted(len(shares), 'weight')} for {counted(len(datasets), 'dataset')}"
             )
         draw = partial(sampled, shares, seed or 0, stop_on_empty_dataset)
-        return datasets[0]._then(Streamed(draw, *(each.node for each in datasets)))
+        return datasets[0]._then(Streamed(draw, *(dataset.node for dataset in datasets)))
 
 
 def _positive(value: Any, name: str) -> int:
@@ -381,19 +381,19 @@ def _positive(value: Any, name: str) -> int:
 
 def _node_of(function: Callable[..., Any], name: str, element: Any) -> DatasetNode:
     """Find the node of the dataset that a program's function makes of an element."""
-    made = call(function, element)
-    if not isinstance(made, StreamMethods):
-        raise TypeError(f"`{name}` must return a Dataset, got {type(made).__name__}")
-    return made.node
+    dataset = call(function, element)
+    if not isinstance(dataset, StreamMethods):
+        raise TypeError(f"`{name}` must return a Dataset, got {type(dataset).__name__}")
+    return dataset.node
 
 
 def _group_node(
     kind: type[StreamMethods], reduce_func: Callable[[Any, Any], Any], key: Any, group: list[Any]
 ) -> DatasetNode:
-    made = reduce_func(key, kind(IterableSource(partial(iter, group), len(group))))
-    if not isinstance(made, StreamMethods):
-        raise TypeError(f"`reduce_func` must return a Dataset, got {type(made).__name__}")
-    return made.node
+    dataset = reduce_func(key, kind(IterableSource(partial(iter, group), len(group))))
+    if not isinstance(dataset, StreamMethods):
+        raise TypeError(f"`reduce_func` must return a Dataset, got {type(dataset).__name__}")
+    return dataset.node
 
 
 def _window(kind: type[StreamMethods], elements: list[Any]) -> Any:

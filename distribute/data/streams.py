@@ -90,7 +90,7 @@ def interleaved(
         for number, element in enumerate(elements)
     )
     cycle: list[Iterator[Any] | None] = [next(opened, None) for _ in range(cycle_length)]
-    while any(each is not None for each in cycle):
+    while any(stream is not None for stream in cycle):
         for place, stream in enumerate(cycle):
             if stream is None:
                 continue

@@ -37,13 +37,13 @@ class Bag:
         Returns:
             Shape ``(examples, width)``.
         """
-        each = rows if inverse is None else gather_rows(rows, inverse)
+        spread = rows if inverse is None else gather_rows(rows, inverse)
         if self.scale is not None:
-            each = each * self.scale.astype(rows.dtype)[:, None]
+            spread = spread * self.scale.astype(rows.dtype)[:, None]
         if self.example is None:
-            return each
+            return spread
         out = np.empty((self.examples, rows.shape[1]), rows.dtype)
-        return sum_duplicates(each, self.example, out)
+        return sum_duplicates(spread, self.example, out)
 
     def spread(self, gradient: Array) -> Array:
         """Spread the gradient of the combined rows to each id's row.
@@ -54,11 +54,11 @@ class Bag:
         Returns:
             Shape ``(n, *row)``.
         """
-        each: Array = gradient if self.example is None else gradient[self.example]
+        spread: Array = gradient if self.example is None else gradient[self.example]
         if self.scale is None:
-            return each
-        scale = self.scale.astype(each.dtype).reshape(-1, *[1] * (each.ndim - 1))
-        return np.asarray(each * scale)
+            return spread
+        scale = self.scale.astype(spread.dtype).reshape(-1, *[1] * (spread.ndim - 1))
+        return np.asarray(spread * scale)
 
 
 def make_bag(

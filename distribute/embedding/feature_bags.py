@@ -121,7 +121,7 @@ def by_name(features: Sequence[FeatureConfig]) -> dict[str, FeatureConfig]:
         if feature.name in named:
             raise ConfigurationError(f"two features have the name {feature.name!r}")
         named[feature.name] = feature
-    names = [table.name for table in dict.fromkeys(each.table for each in features)]
+    names = [table.name for table in dict.fromkeys(feature.table for feature in features)]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(

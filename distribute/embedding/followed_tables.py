@@ -112,9 +112,9 @@ class KeptTableRows(RowCache):
         """
         with self._lock:
             places = self._index.find(keys)
-            known = places >= 0
-            self._values[places[known]] = rows[known]
-            new = np.flatnonzero(~known)[: self.room]
+            is_kept = places >= 0
+            self._values[places[is_kept]] = rows[is_kept]
+            new = np.flatnonzero(~is_kept)[: self.room]
             fresh = np.arange(self._used, self._used + new.size)
             self._used += new.size
             self._keys[fresh] = keys[new]

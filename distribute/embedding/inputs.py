@@ -111,9 +111,9 @@ def _flat(feature: str, ids: Any) -> _Flat:
         order = np.argsort(example, kind="stable")
         return _Flat(np.asarray(ids.values)[order], example[order], int(ids.dense_shape[0]))
     if isinstance(ids, list | tuple) and any(
-        isinstance(each, list | tuple) or getattr(each, "ndim", 0) for each in ids
+        isinstance(item, list | tuple) or getattr(item, "ndim", 0) for item in ids
     ):
-        parts = [_example(feature, each) for each in ids]
+        parts = [_example(feature, item) for item in ids]
         filled = [part for part in parts if part.size]
         values = np.concatenate(filled) if filled else np.zeros(0, np.int64)
         return _flat(feature, Ragged(values, np.array([part.size for part in parts])))
@@ -151,9 +151,9 @@ def _keys(feature: str, values: Array) -> Array:
     raise TypeError(f"ids of feature {feature!r} are {values.dtype}, not integers{advice}")
 
 
-def _weights(feature: str, weights: Any, ids: _Flat, given: Any) -> Array:
+def _weights(feature: str, weights: Any, ids: _Flat, raw_ids: Any) -> Array:
     flat = _flat(feature, weights)
-    if flat.example is None and isinstance(given, Ragged) and flat.examples == ids.values.size:
+    if flat.example is None and isinstance(raw_ids, Ragged) and flat.examples == ids.values.size:
         flat = replace(flat, example=ids.example, examples=ids.examples)
     own, wanted = flat.example, ids.example
     same = own is wanted if own is None or wanted is None else np.array_equal(own, wanted)

@@ -122,7 +122,7 @@ class Reader:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._features = by_name(list(features))
-        tables = {each.table.name: each.table for each in self._features.values()}
+        tables = {feature.table.name: feature.table for feature in self._features.values()}
         wanted = checked_keys(keys or {}, tables)
         if on_lag not in ("error", "warn"):
             raise ConfigurationError(f'on_lag is "error" or "warn", not {on_lag!r}')
@@ -136,8 +136,8 @@ class Reader:
         self._closing = threading.Event()
         self._failure: RopewalkError | None = None
         files = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
-        given = {name: file for name, file in files.items() if file} | dict(settings or {})
-        own = with_own_job(load_settings(given | {"metrics_port": metrics_port}))
+        stated = {name: file for name, file in files.items() if file} | dict(settings or {})
+        own = with_own_job(load_settings(stated | {"metrics_port": metrics_port}))
         chief = chief or chief_of_cluster()
         quiet_grpc()
         self._session = ReaderSession(chief, own)
@@ -195,7 +195,7 @@ class Reader:
                 asked[name] = begun[name].wanted
         try:
             pulled = self._session.lookup_rows(
-                {name: each for name, each in asked.items() if each.size or name not in begun}
+                {name: keys for name, keys in asked.items() if keys.size or name not in begun}
             )
         except PeerLostError as error:
             raise self._no_rows(error) from error

@@ -30,7 +30,9 @@ def hash_strings(strings: Any, seed: int = 0) -> Array:
         raise ValueError(f"seed must be in [0, 2**64), got {seed}")
     # As objects: NumPy's own strings forget zero bytes at their ends.
     array = strings if isinstance(strings, np.ndarray) else np.array(strings, dtype=object)
-    digests = (xxhash.xxh64_intdigest(_bytes_of(each), seed) for each in array.reshape(-1).tolist())
+    digests = (
+        xxhash.xxh64_intdigest(_bytes_of(string), seed) for string in array.reshape(-1).tolist()
+    )
     return np.fromiter(digests, np.uint64, array.size).view(np.int64).reshape(array.shape)
 
 

@@ -129,7 +129,7 @@ class Embeddings:
     def growing(self) -> tuple[str, ...]:
         """Names of the tables that grow."""
         tables = self._tables.values()
-        return tuple(each.config.name for each in tables if isinstance(each.storage, PsTable))
+        return tuple(table.config.name for table in tables if isinstance(table.storage, PsTable))
 
     def flush(self) -> None:
         """Push the gradients that wait in this worker (``staleness_writes``)."""
@@ -215,12 +215,12 @@ class Embeddings:
         tables.begin_look_ahead(count)
 
         def uses_of(batch: Batch) -> list[_Use]:
-            told = ids(batch)
-            own, weights = told if isinstance(told, tuple) else (told, None)
+            wanted = ids(batch)
+            own, weights = wanted if isinstance(wanted, tuple) else (wanted, None)
             return self._uses(FeatureBags(self._features, own, weights))
 
         def look_up(wanted: Sequence[tuple[_Table, Array]]) -> Callable[[], Found]:
-            asked = [(table.storage, each) for table, each in wanted]
+            asked = [(table.storage, ids) for table, ids in wanted]
             rows: Callable[[], Found] = tables.look_up_ahead(asked)
             return rows
 
@@ -248,18 +248,18 @@ class Embeddings:
             ],
         )
         whole = iter(states)
-        found: Found = []
+        rows_of_tables: Found = []
         for ((table, _), cached), (rows, inverse) in zip(pairs, pulled, strict=True):
             if cached is None or table.cache is None:
-                found.append((rows, inverse))
+                rows_of_tables.append((rows, inverse))
                 continue
             own = rows_of(rows, inverse)
             if isinstance(cached, TrainedLookup) and isinstance(table.cache, TrainedRows):
                 every = table.cache.finish_states(cached, own, rows_of(*next(whole)))
             else:
                 every = table.cache.finish(cached, own)
-            found.append((every, cached.inverse))
-        return found
+            rows_of_tables.append((every, cached.inverse))
+        return rows_of_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,10 +323,10 @@ class Lookup(Mapping[str, Array]):
             KeyError: A feature was not looked up.
             ShapeMismatchError: A gradient has another shape.
         """
-        present = {name: each for name, each in gradients.items() if each is not None}
+        present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
         if unknown := present.keys() - self._bags.keys():
             raise KeyError(f"feature {min(unknown)!r} was not looked up")
-        found: list[tuple[_Table, IndexedSlices]] = []
+        gradients_by_table: list[tuple[_Table, IndexedSlices]] = []
         for use in self._uses:
             names = [name for name in use.features if name in present]
             if not names:
@@ -334,8 +334,8 @@ class Lookup(Mapping[str, Array]):
             # Of all features of the table these are the ids of the lookup: they are known.
             ids = use.ids if names == use.features else joined([self._bags[n].ids for n in names])
             rows = IndexedSlices(joined([self._gradient(n, present[n]) for n in names]), ids)
-            found.append((use.table, rows))
-        return found
+            gradients_by_table.append((use.table, rows))
+        return gradients_by_table
 
     def _gradient(self, feature: str, combined: Any) -> Array:
         """Compute the gradient of each id's row."""

@@ -119,9 +119,9 @@ class TrainedRows(RowCache):
     def _compare_updates(self, keys: Array, states: Array) -> None:
         """Note how many updates others have made, beside this worker's own."""
         places = self._index.find(keys)
-        known = places >= 0
-        places = places[known]
-        counts = counts_of(states)[known].astype(np.int64)
+        is_here = places >= 0
+        places = places[is_here]
+        counts = counts_of(states)[is_here].astype(np.int64)
         others = np.maximum(counts - self._store.counts[places], 0).sum()
         if others or self._own[places].any():
             self._own_updates = _FADES * self._own_updates + float(self._own[places].sum())

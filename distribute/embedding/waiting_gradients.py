@@ -59,12 +59,12 @@ class WaitingGradients:
             ShapeMismatchError: A gradient has another shape than what was looked up.
         """
         waiting, self._waiting = self._waiting, []
-        found: dict[int, tuple[Any, list[IndexedSlices]]] = {}
+        by_table: dict[int, tuple[Any, list[IndexedSlices]]] = {}
         for lookup, gradients in waiting:
             for table, rows in lookup.row_gradients(_scaled(gradients, scale)):
-                found.setdefault(id(table), (table, []))[1].append(rows)
+                by_table.setdefault(id(table), (table, []))[1].append(rows)
         if waiting:
-            together = [(table, sum_rows(rows)) for table, rows in found.values()]
+            together = [(table, sum_rows(rows)) for table, rows in by_table.values()]
             apply_rows(waiting[0][0].strategy, together)
 
 

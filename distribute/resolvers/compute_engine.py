@@ -91,16 +91,16 @@ class GCEClusterResolver(ClusterResolver):
         if self._fixed is not None:
             return self._fixed
         try:
-            found = self._list()
+            addresses = self._list()
         except Exception as error:
             raise self._explained(error) from error
-        if not found:
+        if not addresses:
             raise ConfigurationError(
                 f"no instance of {self._where} runs; start them first: `gcloud compute "
                 f"instance-groups list-instances {self._group} --zone {self._zone}` shows them",
                 group=self._group,
             )
-        return {name: found[name] for name in sorted(found, key=natural)}
+        return {name: addresses[name] for name in sorted(addresses, key=natural)}
 
     def _list(self) -> dict[str, str]:
         groups, instances = self._service.instanceGroups(), self._service.instances()
@@ -111,17 +111,19 @@ class GCEClusterResolver(ClusterResolver):
             body={"instanceState": "RUNNING"},
             orderBy="name",
         )
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for _ in range(_MOST_PAGES):
             if request is None:
                 break
             page = request.execute()
             for item in page.get("items", ()):
                 name = item["instance"].rpartition("/")[2]
-                told = instances.get(project=self._project, zone=self._zone, instance=name)
-                found[name] = told.execute()["networkInterfaces"][0]["networkIP"]
+                instance_request = instances.get(
+                    project=self._project, zone=self._zone, instance=name
+                )
+                addresses[name] = instance_request.execute()["networkInterfaces"][0]["networkIP"]
             request = groups.listInstances_next(previous_request=request, previous_response=page)
-        return found
+        return addresses
 
     @property
     def _where(self) -> str:

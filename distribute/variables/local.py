@@ -118,12 +118,12 @@ class LocalVariable(Variable):
         return self._write(delta, add=True)
 
     def _write(self, value: Any, *, add: bool) -> "LocalVariable":
-        given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
-        self._require_shape(given)
+        array = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
+        self._require_shape(array)
         self._note_write()
         with self._lock, beside(self._memory.value):
             self._copy = None
-            placed, memory = place(given, self._device), self._memory.value
+            placed, memory = place(array, self._device), self._memory.value
             if add:
                 memory += placed
             else:

@@ -136,9 +136,9 @@ class SyncOnReadVariable(DistributedVariable):
             for component, part in zip(self.values, value.values, strict=True):
                 component.assign(part)
             return self
-        given = self._given(value)
-        with beside(given):
-            shares = self.shares(given) if self.aggregation is _SUM else [given] * len(self.values)
+        array = self._given(value)
+        with beside(array):
+            shares = self.shares(array) if self.aggregation is _SUM else [array] * len(self.values)
         for component, share in zip(self.values, shares, strict=True):
             component.assign(share)
         return self
@@ -175,10 +175,10 @@ class SyncOnReadVariable(DistributedVariable):
 
     def _assign_changed(self, delta: Any, sign: int) -> "SyncOnReadVariable":
         require_own(self._strategy, repr(self.name))
-        given = self._given(delta)
+        operand = self._given(delta)
         if self._is_one_copy():
             here = self._here()
-            here.assign_add(given) if sign > 0 else here.assign_sub(given)
+            here.assign_add(operand) if sign > 0 else here.assign_sub(operand)
             return self
         method = "assign_add" if sign > 0 else "assign_sub"
         self._require_aggregation(method)
@@ -187,7 +187,7 @@ class SyncOnReadVariable(DistributedVariable):
                 f"SyncOnReadVariable does not support `{method}` in cross-replica context when "
                 f"aggregation is set to SUM: {self.name!r}. Read it and assign the result"
             )
-        device, (value, change) = together([self.read_value(), given])
+        device, (value, change) = together([self.read_value(), operand])
         with device:
             return self.assign(value + change if sign > 0 else value - change)
 

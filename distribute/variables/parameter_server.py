@@ -138,10 +138,10 @@ class PsVariable(AggregatedVariable):
             if isinstance(value, IndexedSlices):
                 self._scatter(method.removeprefix("scatter_"), value)
                 return
-        given = self.as_sent(method, value)
+        array = self.as_sent(method, value)
         if method == "assign_sub":
-            method, given = "assign_add", -given
-        self._servers.write(self, OPERATIONS[method], given)
+            method, array = "assign_add", -array
+        self._servers.write(self, OPERATIONS[method], array)
 
     def as_sent(self, method: str, value: Any) -> Any:
         """Convert a value that is assigned or added, to the host and to this variable's dtype.
@@ -156,20 +156,20 @@ class PsVariable(AggregatedVariable):
         if isinstance(value, IndexedSlices):
             return IndexedSlices(*self._rows(Scatter.ADD, value))
         spec = self._spec
-        given = in_dtype(to_host(value), spec.dtype, self._name)
-        if given.shape != spec.shape:
+        array = in_dtype(to_host(value), spec.dtype, self._name)
+        if array.shape != spec.shape:
             what = f"{method} of {self.name!r} with a value"
-            raise self._other_shape(what, given.shape, "the variable has", self.shape)
-        return given
+            raise self._other_shape(what, array.shape, "the variable has", self.shape)
+        return array
 
     def _rows(self, kind: str, delta: IndexedSlices) -> tuple[Array, Array]:
-        given = in_dtype(delta.values, self.dtype, self.name)
+        values = in_dtype(delta.values, self.dtype, self.name)
         indices = row_numbers(delta.indices, self.shape, self.name)
-        if given.shape[1:] != self.shape[1:]:
+        if values.shape[1:] != self.shape[1:]:
             what = f"scatter_{kind} of {self.name!r} with rows"
             row = self.shape[1:]
-            raise self._other_shape(what, given.shape[1:], "the variable's have", row)
-        return given, indices
+            raise self._other_shape(what, values.shape[1:], "the variable's have", row)
+        return values, indices
 
     def _other_shape(
         self, what: str, pushed: tuple[int, ...], whose: str, expected: tuple[int, ...]
@@ -178,23 +178,25 @@ class PsVariable(AggregatedVariable):
         return ShapeMismatchError(message, variable=self.name, pushed=pushed, expected=expected)
 
     def _scatter(self, kind: str, delta: IndexedSlices) -> None:
-        given, indices = self._rows(kind, delta)
+        values_of_rows, indices = self._rows(kind, delta)
         if kind == Scatter.UPDATE:
             # Of repeated rows the last counts; a push adds them up.
             rows, last = np.unique(indices[::-1], return_index=True)
-            values = given[::-1][last]
+            values = values_of_rows[::-1][last]
             self._servers.write(self, Operation.ASSIGN, IndexedSlices(values, rows))
         elif kind in (Scatter.ADD, Scatter.SUB):
-            values = given if kind == Scatter.ADD else -given
+            values = values_of_rows if kind == Scatter.ADD else -values_of_rows
             self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, indices))
         else:
-            self._combine_rows(kind, given, delta.indices)
+            self._combine_rows(kind, values_of_rows, delta.indices)
 
-    def _combine_rows(self, kind: str, given: Array, indices: Array) -> None:
+    def _combine_rows(self, kind: str, values_of_rows: Array, indices: Array) -> None:
         operation, combine = _ROW_OPERATIONS[kind]
         order = np.argsort(indices, kind="stable")
         rows, starts = np.unique(indices[order], return_index=True)
-        values = combine.reduceat(given[order], starts, axis=0) if rows.size else given
+        values = (
+            combine.reduceat(values_of_rows[order], starts, axis=0) if rows.size else values_of_rows
+        )
         self._servers.write(self, operation, IndexedSlices(values.astype(self.dtype), rows))
 
 
@@ -238,9 +240,9 @@ class PsShard(Variable):
         return self._write(Scatter.ADD, delta)
 
     def _write(self, kind: Scatter, value: Any) -> "PsShard":
-        given = to_host(value).astype(self.dtype, copy=False)
-        self._require_shape(given)
-        self._whole.scatter(kind, IndexedSlices(given, self._numbers()))
+        array = to_host(value).astype(self.dtype, copy=False)
+        self._require_shape(array)
+        self._whole.scatter(kind, IndexedSlices(array, self._numbers()))
         return self
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "PsShard":

@@ -86,10 +86,10 @@ class ShardedVariable(Variable):
         return self
 
     def _each(self, method: str, value: Any) -> None:
-        given = to_host(value)
-        self._require_shape(given)
+        array = to_host(value)
+        self._require_shape(array)
         for shard, start, stop in self._ranges():
-            getattr(shard, method)(given[start:stop])
+            getattr(shard, method)(array[start:stop])
 
     def _ranges(self) -> Iterator[tuple[Variable, int, int]]:
         """Yield every shard, with the rows of the whole it holds."""
@@ -158,7 +158,7 @@ class ShardedVariable(Variable):
             rows = range(*first.indices(count))  # ValueError for a step of 0
             return None if len(rows) == count and rows.step == 1 else np.asarray(rows, np.int64)
         if isinstance(first, np.ndarray | list):
-            given = np.asarray(first)
-            if given.dtype == np.bool_ and given.shape == (count,):
-                return np.flatnonzero(given)
+            index = np.asarray(first)
+            if index.dtype == np.bool_ and index.shape == (count,):
+                return np.flatnonzero(index)
         return None

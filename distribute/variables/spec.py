@@ -90,27 +90,27 @@ def _takes_parts(function: Callable[..., Any]) -> bool:
 _Kind = TypeVar("_Kind", VariableAggregation, VariableSynchronization)
 
 
-def _member(kind: type[_Kind], given: Any, argument: str) -> _Kind:
+def _member(kind: type[_Kind], choice: Any, argument: str) -> _Kind:
     """Find a member of an enumeration of ours; None stands for its first one, the default."""
-    if given is None:
+    if choice is None:
         return next(iter(kind))
-    if not isinstance(given, kind):
+    if not isinstance(choice, kind):
         names = ", ".join(member.name for member in kind)
         raise ValueError(
-            f"Invalid variable {argument}: {given!r}; give a rw.{kind.__name__}, one of {names}"
+            f"Invalid variable {argument}: {choice!r}; give a rw.{kind.__name__}, one of {names}"
         )
-    return given
+    return choice
 
 
-def _initial(given: Any, dtype: DType | None, name: str | None) -> Array:
+def _initial(first_value: Any, dtype: DType | None, name: str | None) -> Array:
     """Copy the first value.
 
     Raises:
         ArgumentTypeError: ``dtype`` is one of integers, and would cut off the value's fractions.
     """
-    given = to_host(given)
-    value = np.array(given, dtype)
-    if dtype is not None and dtype.kind in "iu" and np.any(given != value):
+    first_value = to_host(first_value)
+    value = np.array(first_value, dtype)
+    if dtype is not None and dtype.kind in "iu" and np.any(first_value != value):
         raise ArgumentTypeError(
             f"the initial_value of {name or 'Variable'!r} has fractions, which "
             f"dtype={dtype.name} cannot hold; round it, or leave out the dtype"
@@ -152,9 +152,9 @@ def make_spec(
     elif initial_value is not None or shape is None:
         raise ValueError("give a shape with an initializer, and no initial_value")
     if initializer is None and by_parts is None:
-        given = initial_value() if callable(initial_value) else initial_value
-        initial = _initial(given, as_dtype(dtype) if dtype is not None else None, name)
-        if initial.dtype == np.float64 and dtype is None and not hasattr(given, "dtype"):
+        first_value = initial_value() if callable(initial_value) else initial_value
+        initial = _initial(first_value, as_dtype(dtype) if dtype is not None else None, name)
+        if initial.dtype == np.float64 and dtype is None and not hasattr(first_value, "dtype"):
             initial = initial.astype(np.float32)  # Python floats are float32, as in TensorFlow
         if shape is not None and tuple(shape) != initial.shape:
             raise ValueError(f"initial_value has shape {initial.shape}, not {tuple(shape)}")

@@ -85,8 +85,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         initializer: Initializer | str | None = None,
     ) -> None:
         # What `Variable(...)` takes; the metaclass hands it to the strategy, whose class it makes.
-        given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
-        raise TypeError(f"a strategy makes variables: {given}, {initializer}")
+        arguments = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
+        raise TypeError(f"a strategy makes variables: {arguments}, {initializer}")
 
     def _set_up(self, spec: VariableSpec, name: str, strategy: StrategyInterface) -> None:
         """Set up what all strategies' variables have; their constructors call this."""
@@ -161,10 +161,10 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
-        given = in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name)
-        with beside(given):
+        array = in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name)
+        with beside(array):
             # Negated in the variable's dtype: an unsigned number has no negative.
-            negated = -given
+            negated = -array
         return self.assign_add(negated)
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
@@ -227,10 +227,10 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         """Convert a value to write; Python integers take an integer variable's dtype, arrays keep
         theirs.
         """
-        given = as_array(value)
-        if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
-            return in_dtype(given, self.dtype, self.name)
-        return given
+        array = as_array(value)
+        if not hasattr(value, "dtype") and array.dtype.kind in "iu" and self.dtype.kind in "iu":
+            return in_dtype(array, self.dtype, self.name)
+        return array
 
     def numpy(self) -> Any:
         """Copy the value to the host, for the caller alone; a number of NumPy's if it has no
@@ -399,14 +399,14 @@ def _create(**kwargs: Any) -> Variable:
         )
     frame = top_frame()
     if frame is None or frame.replica is None:
-        made: Variable = get_strategy().extended.create_variable(spec)
-        return made
+        variable: Variable = get_strategy().extended.create_variable(spec)
+        return variable
     asked = (spec, _line_of_program())
     if len(frame.strategy.extended.replica_devices) > 1:
-        made = frame.replica.merge_call(_create_once, asked)
+        variable = frame.replica.merge_call(_create_once, asked)
     else:
-        made = _create_in_run(frame.strategy, *asked)
-    return made
+        variable = _create_in_run(frame.strategy, *asked)
+    return variable
 
 
 def _line_of_program() -> str:
@@ -426,9 +426,9 @@ def _create_in_run(strategy: StrategyInterface, spec: VariableSpec, where: str) 
         ValueError: The step before made one here, too, and no reference to it is left.
     """
     strategy.extended.creations.check(spec.name, where)
-    made: Variable = strategy.extended.create_variable(spec)
-    strategy.extended.creations.note(spec.name, where, made)
-    return made
+    variable: Variable = strategy.extended.create_variable(spec)
+    strategy.extended.creations.note(spec.name, where, variable)
+    return variable
 
 
 def _create_once(
