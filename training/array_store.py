@@ -161,9 +161,9 @@ class ArrayStore(NamedArrays):
         context.merge_call(merged, tuple(named.values()))
 
     def _push_made(self, deltas: Mapping[str, Any], kept: Kept | None) -> None:
-        made = self._made(deltas, kept)
-        if made is not None:
-            added, state = made
+        pushed = self._made(deltas, kept)
+        if pushed is not None:
+            added, state = pushed
             self.push_delta(added)
             self.assign(state)
 
@@ -175,14 +175,14 @@ class ArrayStore(NamedArrays):
 
         None: it is refused, and what the optimizer has now may be NaN, too.
         """
-        known = {
-            name: each if isinstance(each, IndexedSlices) else as_array(each)
-            for name, each in deltas.items()
-            if each is not None
+        arrays = {
+            name: delta if isinstance(delta, IndexedSlices) else as_array(delta)
+            for name, delta in deltas.items()
+            if delta is not None
         }
-        if self.strategy.extended.refuses_deltas(known):
+        if self.strategy.extended.refuses_deltas(arrays):
             return None
-        return known, {} if kept is None else kept()
+        return arrays, {} if kept is None else kept()
 
     def push_averages(self, moved: Mapping[str, MovedAverage]) -> None:
         """Have moving averages go on from where this replica's step took them; part of a step.
@@ -206,13 +206,13 @@ class ArrayStore(NamedArrays):
 
         def merged(strategy: Strategy, *columns: Any) -> None:
             means = reduce_replicas(strategy, ReduceOp.MEAN, moved, columns)
-            reduced = {name: each._replace(after=means[name]) for name, each in moved.items()}
+            reduced = {name: average._replace(after=means[name]) for name, average in moved.items()}
             strategy.extended.move_averages(self._pairs(reduced))
 
-        context.merge_call(merged, tuple(each.after for each in moved.values()))
+        context.merge_call(merged, tuple(average.after for average in moved.values()))
 
     def _pairs(self, values: Mapping[str, _Value]) -> list[tuple[Variable, _Value]]:
-        return [(self._found(name), each) for name, each in values.items()]
+        return [(self._found(name), value) for name, value in values.items()]
 
     def exchange(
         self,
@@ -262,17 +262,17 @@ class ArrayStore(NamedArrays):
             )  # fmt: skip
             return self._tree(extended.read_all(self._all, arrived=True))
         moves = self._pairs(averages or {})
-        given = self._by_name({} if gradients is None else gradients)
+        named = self._by_name({} if gradients is None else gradients)
         here = (update is None and assigned is None) or extended.num_replicas_in_sync == 1
         if here and not rows and beside is None:
-            return self._exchange_here(given, update, kept, moves, assigned or {})
+            return self._exchange_here(named, update, kept, moves, assigned or {})
 
         def step() -> None:
             extended.will_read(self._all)
             if update is not None:
-                self.push_by(update, given, kept=kept)
+                self.push_by(update, named, kept=kept)
             else:
-                self.push(given)
+                self.push(named)
             if rows:
                 self.push(rows)
             if beside is not None:
@@ -296,14 +296,14 @@ class ArrayStore(NamedArrays):
         require_own(self.strategy, "this store")
         added: Mapping[str, Any] = {}
         if update is not None:
-            made = self._made(update({n: g for n, g in gradients.items() if g is not None}), kept)
-            gradients, moves = {}, [] if made is None else moves
-            added, state = ({}, {}) if made is None else made
+            pushed = self._made(update({n: g for n, g in gradients.items() if g is not None}), kept)
+            gradients, moves = {}, [] if pushed is None else moves
+            added, state = ({}, {}) if pushed is None else pushed
             assigned = {**state, **assigned}
         updates = self.updates(gradients, self.scale)
-        added_to, given = self._pairs(added), self._pairs(assigned)
+        added_to, overwritten = self._pairs(added), self._pairs(assigned)
         values = self.strategy.extended.apply_and_read(
-            updates, self._all, moves, added=added_to, assigned=given
+            updates, self._all, moves, added=added_to, assigned=overwritten
         )
         return self._tree(values)
 
@@ -397,7 +397,7 @@ class ArrayStore(NamedArrays):
 
         def merged(_: Strategy) -> None:
             # Counters are the same on all workers, which make their steps together.
-            means = {n: each.after for n, each in averages.items() if each.decay}
+            means = {n: average.after for n, average in averages.items() if average.decay}
             pushes = {**named, **rows}
             summed, means = sum_over_workers(
                 strategy, {} if are_reduced else pushes, means, mean=self.mean
@@ -412,7 +412,8 @@ class ArrayStore(NamedArrays):
             if beside is not None and replicas > 1:
                 beside(scale)
             moved = {
-                n: each._replace(after=means.get(n, each.after)) for n, each in averages.items()
+                n: average._replace(after=means.get(n, average.after))
+                for n, average in averages.items()
             }
             strategy.extended.move_averages(self._pairs(moved))
             if assigned:

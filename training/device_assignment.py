@@ -36,12 +36,12 @@ class DeviceAssignment:
 
     def __init__(self, topology: Any, core_assignment: Any) -> None:
         self.topology = topology
-        given = np.array(core_assignment, np.int64)
-        numbers = given[..., 0] if given.ndim == 3 and given.shape[-1] == 1 else given
+        assigned = np.array(core_assignment, np.int64)
+        numbers = assigned[..., 0] if assigned.ndim == 3 and assigned.shape[-1] == 1 else assigned
         if numbers.ndim != 2 or not numbers.size:
             raise ValueError(
-                f"core_assignment has shape {given.shape}; it is (replicas, devices of each), with "
-                "the number of a device of jax.local_devices() at each place"
+                f"core_assignment has shape {assigned.shape}; it is (replicas, devices of each), "
+                "with the number of a device of jax.local_devices() at each place"
             )
         if numbers.min() < 0 or len(set(numbers.flat)) != numbers.size:
             raise ValueError(
@@ -75,13 +75,15 @@ class DeviceAssignment:
                 f"computation_stride {list(computation_stride)}: only ones are supported; name "
                 "the devices of each replica with DeviceAssignment(None, core_assignment)"
             )
-        each = prod(computation_shape or [1])
-        if each < 1 or num_replicas < 1:
+        per_replica = prod(computation_shape or [1])
+        if per_replica < 1 or num_replicas < 1:
             raise ValueError(
                 f"computation_shape {computation_shape} and num_replicas {num_replicas} must be at "
                 "least 1"
             )
-        return cls(topology, np.arange(num_replicas * each).reshape(num_replicas, each))
+        return cls(
+            topology, np.arange(num_replicas * per_replica).reshape(num_replicas, per_replica)
+        )
 
     @property
     def num_replicas(self) -> int:

@@ -48,14 +48,14 @@ def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:
     A file that is damaged is left out, and named in the log.
     """
     folder = open_folder(model_dir).subfolder(_folder(name))
-    found = []
+    evaluations = []
     for file in sorted(file for file in folder.names() if file.endswith(".json")):
         try:
-            found.append(Evaluation.model_validate_json(folder.read(file, MOST_BYTES)))
+            evaluations.append(Evaluation.model_validate_json(folder.read(file, MOST_BYTES)))
         except (ValidationError, UnsafeFileError) as error:
             what = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
             log.warning("%s/%s is no result of an evaluation: %s", folder.url, file, what)
-    return found
+    return evaluations
 
 
 def _folder(name: str) -> str:

@@ -103,12 +103,12 @@ class SidecarEvaluator:
         waits = WaitLog("the evaluator", limit_s=self._idle_timeout_s, limit="idle_timeout_s")
         while self._max_evaluations is None or len(results) < self._max_evaluations:
             self._check()
-            found = latest_checkpoint(self._model_dir)
-            if found is not None and found.path != done:
+            newest = latest_checkpoint(self._model_dir)
+            if newest is not None and newest.path != done:
                 waits.done()
-                result = self._evaluate_one(found.path)
+                result = self._evaluate_one(newest.path)
                 waits.restart()
-                done, changed = found.path, time.monotonic()
+                done, changed = newest.path, time.monotonic()
                 if result is None:
                     continue
                 results.append(result)

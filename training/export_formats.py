@@ -32,15 +32,15 @@ def format_of(target: Path, said: str | None) -> str:
     """
     if said is not None and said not in SUFFIXES:
         raise ValueError(f"format={said!r}; it is one of {', '.join(SUFFIXES)}")
-    found = said or _FORMATS.get(target.suffix)
-    if found is None:
+    chosen = said or _FORMATS.get(target.suffix)
+    if chosen is None:
         raise ValueError(
             f"{target} may be of any format; end it in {', '.join(_FORMATS)}, or say the format: "
             f"{', '.join(SUFFIXES)}"
         )
-    if found == "keras" and target.suffix != ".keras":
+    if chosen == "keras" and target.suffix != ".keras":
         raise ValueError(f"{target} must end in .keras, as Keras wants it")
-    return found
+    return chosen
 
 
 def check_installed(name: str) -> None:
@@ -146,23 +146,23 @@ def write_keras(arrays: Mapping[str, Array], target: Path, model: Any) -> None:
         )
     for variable in model.trainable_variables:
         if variable.path not in arrays:
-            known = ", ".join(list(arrays)[:8])
+            names = ", ".join(list(arrays)[:8])
             raise ConfigurationError(
-                f"{model.name!r} has a weight {variable.path!r}, and what is exported has {known}; "
+                f"{model.name!r} has a weight {variable.path!r}, and what is exported has {names}; "
                 "give the model that was trained, and names= or prefix= if it had a name",
                 variable=variable.path,
             )
     for variable in model.weights:
-        found = arrays.get(variable.path)
-        if found is None:
+        array = arrays.get(variable.path)
+        if array is None:
             continue  # an average or a counter that each worker has for itself
-        if tuple(variable.shape) != found.shape:
+        if tuple(variable.shape) != array.shape:
             raise ConfigurationError(
                 f"{variable.path!r} has the shape {tuple(variable.shape)} in {model.name!r}, and "
-                f"{found.shape} in what is exported",
+                f"{array.shape} in what is exported",
                 variable=variable.path,
             )
-        variable.assign(np.asarray(found))
+        variable.assign(np.asarray(array))
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)  # else Keras warns of it when it loads the file

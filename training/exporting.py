@@ -37,20 +37,20 @@ class _ExportSource:
 
     def chosen(self, names: Iterable[str] | None, prefix: str) -> "_ExportSource":
         """Select some of it, under names without the prefix."""
-        known = {spec.name: spec for spec in self.specs}
-        wanted = [name for name in known if name.startswith(prefix)]
+        by_name = {spec.name: spec for spec in self.specs}
+        wanted = [name for name in by_name if name.startswith(prefix)]
         if names is not None:
             wanted = [prefix + name for name in names]
-        if missing := [name for name in wanted if name not in known]:
+        if missing := [name for name in wanted if name not in by_name]:
             raise UnknownVariableError(
-                f"there is no {missing[0]!r} to export; there is {_some(known)}",
+                f"there is no {missing[0]!r} to export; there is {_some(by_name)}",
                 variable=missing[0],
             )
         if not wanted:
             raise UnknownVariableError(
-                f"nothing to export begins with {prefix!r}; there is {_some(known)}"
+                f"nothing to export begins with {prefix!r}; there is {_some(by_name)}"
             )
-        specs = [replace(known[name], name=name.removeprefix(prefix)) for name in wanted]
+        specs = [replace(by_name[name], name=name.removeprefix(prefix)) for name in wanted]
         return _ExportSource(specs, lambda name: self.parts(prefix + name), self.writes)
 
 
@@ -104,15 +104,15 @@ def export(
         raise ValueError(f"{target} is no path of this machine; export to one, and copy it")
     kind = format_of(path, format)
     check_installed(kind)
-    found = _source_of(source).chosen(names, prefix)
-    exported = [spec.name for spec in found.specs]
-    if not found.writes:
+    chosen = _source_of(source).chosen(names, prefix)
+    exported = [spec.name for spec in chosen.specs]
+    if not chosen.writes:
         return exported
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} is there already; to replace it give overwrite=True")
     try:
         with new_path(path, overwrite=overwrite) as temporary:
-            _write(found, temporary, kind, model)
+            _write(chosen, temporary, kind, model)
     except FileExistsError:
         raise
     except OSError as error:
@@ -124,13 +124,13 @@ def export(
     return exported
 
 
-def _write(found: _ExportSource, temporary: Path, kind: str, model: Any) -> None:
+def _write(chosen: _ExportSource, temporary: Path, kind: str, model: Any) -> None:
     if kind == "safetensors":
-        write_tensors(temporary, found.specs, found.parts)
+        write_tensors(temporary, chosen.specs, chosen.parts)
         return
     whole = temporary.with_name(f"{temporary.name}-arrays")
     try:
-        write_tensors(whole, found.specs, found.parts)
+        write_tensors(whole, chosen.specs, chosen.parts)
         with mapped(whole) as arrays:
             if kind == "keras":
                 write_keras(arrays, temporary, model)
@@ -166,15 +166,16 @@ def _of_checkpoint(path: str) -> _ExportSource:
 
 
 def _of_memory(values: Mapping[str, Any]) -> _ExportSource:
-    strategies = [each.strategy for each in values.values() if isinstance(each, Variable)]
+    strategies = [value.strategy for value in values.values() if isinstance(value, Variable)]
     writes = not strategies or bool(strategies[0].extended.should_checkpoint)
     arrays = {
-        name: each if isinstance(each, Variable) else np.asarray(to_host(each))
-        for name, each in values.items()
+        name: value if isinstance(value, Variable) else np.asarray(to_host(value))
+        for name, value in values.items()
         if is_of_model(name)
     }
     specs = [
-        TensorSpec(name, tuple(each.shape), np.dtype(each.dtype)) for name, each in arrays.items()
+        TensorSpec(name, tuple(array.shape), np.dtype(array.dtype))
+        for name, array in arrays.items()
     ]
     return _ExportSource(specs, lambda name: _parts_of(arrays[name]), writes)
 
@@ -196,5 +197,5 @@ def _parts_of(value: Any) -> Iterator[memoryview]:
 
 
 def _some(names: Iterable[str]) -> str:
-    found = sorted(names)
-    return ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
+    ordered = sorted(names)
+    return ", ".join(map(repr, ordered[:8])) + (", …" if len(ordered) > 8 else "")

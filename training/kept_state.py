@@ -56,8 +56,8 @@ class KeptState:
         prefix: str,
     ) -> None:
         first = {name: np.asarray(entry) for name, entry in sorted(entries.items())}
-        told = str([(name, array.shape, array.dtype.str) for name, array in first.items()])
-        digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+        text = str([(name, array.shape, array.dtype.str) for name, array in first.items()])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         self._load, self._strategy = load, strategy
         self._pushes = copy_counts(strategy)
         self._dtypes = {name: array.dtype for name, array in first.items()}
@@ -104,8 +104,8 @@ class KeptState:
             for name in self._arrays
             if name in entries
         }
-        known = self._known = (self.updates, self._program)
-        return {self._vector: np.array([*known, *has, *numbers], np.float64), **arrays}
+        counted = self._known = (self.updates, self._program)
+        return {self._vector: np.array([*counted, *has, *numbers], np.float64), **arrays}
 
     def refresh(self, store: NamedArrays) -> None:
         """Have the optimizer go on with the job's state: the first time, and if one was restored.

@@ -44,23 +44,28 @@ class NamedArrays(Shown):
         tables: Mapping[str, Variable] | None,
     ) -> None:
         self.strategy = strategy if strategy is not None else get_strategy()
-        paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
+        paths, tree_leaves, self._structure = optree.tree_flatten_with_path(
+            arrays, none_is_leaf=True
+        )
         names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
         _refuse_doubles(names)
-        new = [n for n, leaf in zip(names, found, strict=True) if not isinstance(leaf, Variable)]
+        new = [
+            n for n, leaf in zip(names, tree_leaves, strict=True) if not isinstance(leaf, Variable)
+        ]
         self._prefix = _free_prefix(self.strategy, new)
         with self.strategy.scope():
             self.variables = {
-                each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
+                name: self._variable(name, leaf)
+                for name, leaf in zip(names, tree_leaves, strict=True)
             }
         self._all = list(self.variables.values())
         self._tree_names = names
         if tables:
             _refuse_doubles([*names, *tables])
-            self.variables |= {each: self._variable(each, table) for each, table in tables.items()}
+            self.variables |= {name: self._variable(name, table) for name, table in tables.items()}
 
     def _shown(self) -> dict[str, Any]:
-        shapes = {name: each.shape for name, each in self.variables.items()}
+        shapes = {name: variable.shape for name, variable in self.variables.items()}
         return {"arrays": shapes, "strategy": self.strategy}
 
     def _variable(self, name: str, leaf: Any) -> Variable:
@@ -152,29 +157,29 @@ class NamedArrays(Shown):
         try:
             return self.variables[name]
         except KeyError:
-            known = ", ".join(map(repr, list(self.variables)[:8]))
+            names = ", ".join(map(repr, list(self.variables)[:8]))
             more = ", …" if len(self.variables) > 8 else ""
             raise UnknownVariableError(
-                f"this store has no array {name!r}; it has {known}{more}", variable=name
+                f"this store has no array {name!r}; it has {names}{more}", variable=name
             ) from None
 
-    def _by_name(self, given: Any) -> Mapping[str, Any]:
+    def _by_name(self, tree: Any) -> Mapping[str, Any]:
         """Find what was given for each name: a tree like that of the values, or a mapping of
         names.
         """
-        if isinstance(given, Mapping) and given.keys() <= self.variables.keys():
-            return given
-        found, structure = optree.tree_flatten(given, none_is_leaf=True)
+        if isinstance(tree, Mapping) and tree.keys() <= self.variables.keys():
+            return tree
+        values, structure = optree.tree_flatten(tree, none_is_leaf=True)
         if structure != self._structure:
-            if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
-                for key in given:
+            if isinstance(tree, Mapping) and all(isinstance(key, str) for key in tree):
+                for key in tree:
                     if not any(n == key or n.startswith(f"{key}/") for n in self.variables):
                         self._found(key)
             raise ValueError(
                 f"the tree given to this store is not that of its values: {structure} instead of "
                 f"{self._structure}; give such a tree, or a mapping of names"
             )
-        return dict(zip(self._tree_names, found, strict=True))
+        return dict(zip(self._tree_names, values, strict=True))
 
 
 def _free_prefix(strategy: Strategy, names: Sequence[str]) -> str:

@@ -49,14 +49,14 @@ def report_metrics(metrics: Mapping[str, Any], model: str = "") -> None:
         return
     task = runtime.task.task
     progress = runtime.progress
-    known, of = progress.metrics, progress.metrics_of
+    before, of = progress.metrics, progress.metrics_of
     if model and set(of.values()) - {model}:
-        known = {name: value for name, value in known.items() if of.get(name, model) == model}
-    if metrics.keys() - known.keys():
-        bounds.check_metrics({**known, **metrics}, task)
-    progress.metrics = known | {name: float(to_host(value)) for name, value in metrics.items()}
+        before = {name: value for name, value in before.items() if of.get(name, model) == model}
+    if metrics.keys() - before.keys():
+        bounds.check_metrics({**before, **metrics}, task)
+    progress.metrics = before | {name: float(to_host(value)) for name, value in metrics.items()}
     if model:
-        progress.metrics_of = dict.fromkeys(of.keys() & known.keys() | metrics.keys(), model)
+        progress.metrics_of = dict.fromkeys(of.keys() & before.keys() | metrics.keys(), model)
 
 
 def task_type() -> str:

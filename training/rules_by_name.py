@@ -28,7 +28,9 @@ class RulesByName:
             optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(variables, optimizer)
         )
         self._optimizers = {
-            name: found for name in variables if (found := by_name.get(name)) is not None
+            name: optimizer_of_name
+            for name in variables
+            if (optimizer_of_name := by_name.get(name)) is not None
         }
 
     def updates(
@@ -43,7 +45,7 @@ class RulesByName:
         Raises:
             ConfigurationError: One has no optimizer.
         """
-        found: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
+        by_optimizer: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
         variables, optimizers = self._variables, self._optimizers
         # In the order of the store, in which the servers have them too: neighbours are updated by
         # one call of a kernel.
@@ -64,8 +66,8 @@ class RulesByName:
                     variable=name,
                 )
             pushed = gradient if scale is None else scaled(gradient, scale)
-            entry = found.get(id(optimizer))
+            entry = by_optimizer.get(id(optimizer))
             if entry is None:
-                entry = found[id(optimizer)] = (optimizer, [])
+                entry = by_optimizer[id(optimizer)] = (optimizer, [])
             entry[1].append((pushed, variables[name]))
-        return list(found.values())
+        return list(by_optimizer.values())

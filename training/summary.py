@@ -249,8 +249,8 @@ def histogram(name: str, data: Any, step: Step = None, buckets: int = 30) -> boo
         raise ValueError(f"a histogram has at least one bucket, got {buckets}")
 
     def make() -> list[Any]:
-        found = encoding.histogram(name, _array(data), buckets)
-        return [] if found is None else [found]
+        summary = encoding.histogram(name, _array(data), buckets)
+        return [] if summary is None else [summary]
 
     return _record(make, step)
 
@@ -284,7 +284,7 @@ def image(name: str, data: Any, step: Step = None, max_outputs: int = 3) -> bool
         if chosen.dtype != np.uint8:
             chosen = (np.clip(chosen.astype(np.float32), 0, 1) * 255 + 0.5).astype(np.uint8)
         tags = [name] if len(chosen) == 1 else [f"{name}/{i}" for i in range(len(chosen))]
-        return [encoding.image(tag, each) for tag, each in zip(tags, chosen, strict=True)]
+        return [encoding.image(tag, picture) for tag, picture in zip(tags, chosen, strict=True)]
 
     return _record(make, step)
 

@@ -46,11 +46,11 @@ class TPUClusterResolver(ClusterResolver):
 
     def _accelerators(self, kind: str | None, index: int | None) -> dict[str, int]:  # noqa: ARG002
         """Count JAX's devices of this process by kind, CPUs left out."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for device in self.devices:
             if device.platform != "cpu":
-                found[device.platform.upper()] = found.get(device.platform.upper(), 0) + 1
-        return found
+                counts[device.platform.upper()] = counts.get(device.platform.upper(), 0) + 1
+        return counts
 
     @property
     def devices(self) -> list[Any]:

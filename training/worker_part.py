@@ -46,5 +46,5 @@ def worker_part(order: Any, strategy: Strategy | None = None, *, train: bool = T
     examples = len(order)
     if not examples:
         raise ValueError(f"there are no examples to divide among {workers} workers")
-    each = -(-examples // workers)
-    return order[(worker + workers * np.arange(each)) % examples]
+    per_worker = -(-examples // workers)
+    return order[(worker + workers * np.arange(per_worker)) % examples]

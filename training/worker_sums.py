@@ -38,9 +38,9 @@ def sum_over_workers(
     every = [scaled(value, factor) for value in named.values()]
     every += [scaled(value, 1 / workers) for value in means.values()]
     pairs = []
-    for given in every:
-        nothing = _none(given) if isinstance(given, IndexedSlices) else np.zeros_like(given)
-        everyones = PerReplica([given, *[nothing] * (replicas - 1)])
+    for value in every:
+        nothing = _none(value) if isinstance(value, IndexedSlices) else np.zeros_like(value)
+        everyones = PerReplica([value, *[nothing] * (replicas - 1)])
         pairs.append((everyones, HOST))
     reduced = list(map(first_of, extended.batch_reduce_to(ReduceOp.SUM, pairs)))
     count = len(named)
@@ -74,7 +74,7 @@ def scaled(gradient: Any, factor: float) -> Any:
         rows = gradient.values * gradient.values.dtype.type(factor)
         return IndexedSlices(rows, gradient.indices, gradient.dense_shape)
     if isinstance(gradient, DistributedValues):
-        return PerReplica(scaled(each, factor) for each in gradient.values)
+        return PerReplica(scaled(gradient, factor) for gradient in gradient.values)
     array = as_array(gradient)
     return array * array.dtype.type(factor)
 

@@ -135,8 +135,8 @@ class LoggingTensorHook(SessionRunHook):
         due = self._regular and self._timer.is_due(self._iteration)
         if due or self._at_end:
             self._last = {
-                tag: value_of(each, run_values.values) if isinstance(each, str) else each
-                for tag, each in self._tensors.items()
+                tag: value_of(wanted, run_values.values) if isinstance(wanted, str) else wanted
+                for tag, wanted in self._tensors.items()
             }
         if due:
             since = self._timer.note(self._iteration)

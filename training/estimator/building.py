@@ -108,22 +108,22 @@ class Build:
             ConfigurationError: Its name is another program's under this strategy, or it has another
                 shape than before.
         """
-        found = self.registry.variables.get(name)
-        if found is None:
-            made: Variable = make(**self._values.arguments({**given, "name": name}))
-            if made.name != name:
+        variable = self.registry.variables.get(name)
+        if variable is None:
+            new: Variable = make(**self._values.arguments({**given, "name": name}))
+            if new.name != name:
                 raise ConfigurationError(
-                    f"there is a variable {name!r} under this {type(made.strategy).__name__} "
+                    f"there is a variable {name!r} under this {type(new.strategy).__name__} "
                     "already, which is not of this Estimator; give each Estimator a strategy of "
                     "its own",
                     variable=name,
                 )
-            self.registry.variables[name] = found = made
-            self._values.made(made)
+            self.registry.variables[name] = variable = new
+            self._values.made(new)
         elif name not in self._met:
-            self._values.found(found, given)
+            self._values.found(variable, given)
         self._met.add(name)
-        return found
+        return variable
 
     def check_model(self) -> None:
         """Check that a training goes on with a model of its own: model_fn has returned first.
@@ -132,7 +132,9 @@ class Build:
             CheckpointError: The checkpoint has no variable of it.
         """
         reader = self._resumes
-        mine = [each.name for each in self.registry.variables.values() if each.trainable]
+        mine = [
+            variable.name for variable in self.registry.variables.values() if variable.trainable
+        ]
         if reader is None or not mine:
             return
         self._resumes = None
@@ -202,15 +204,15 @@ def _active(names: _NamesOfCall) -> Iterator[None]:
         _names.reset(token)
 
 
-def _create(next_creator: Callable[..., Variable], **given: Any) -> Variable:
+def _create(next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
     names = _names.get()
     assert names is not None  # noqa: S101 - the scope is entered with it
     build = names.build
-    name = names.name(given.get("name") or "Variable")
-    found = build.found(name, given)
-    if found is not None:
-        return found
-    _for_all_replicas(lambda: build.variable(name, next_creator, given))
+    name = names.name(arguments.get("name") or "Variable")
+    variable = build.found(name, arguments)
+    if variable is not None:
+        return variable
+    _for_all_replicas(lambda: build.variable(name, next_creator, arguments))
     return build.registry.variables[name]
 
 

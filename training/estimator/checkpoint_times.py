@@ -97,9 +97,9 @@ class Checkpoints:
         if self._own is not None:
             self._save(step)
         elif self._listeners:
-            found = latest_checkpoint(self.model_dir)
-            if found is not None and found.global_step > self.saved_step:
-                self._tell(found.global_step, before=True)
+            newest = latest_checkpoint(self.model_dir)
+            if newest is not None and newest.global_step > self.saved_step:
+                self._tell(newest.global_step, before=True)
 
     def end(self, step: int) -> None:
         """Save what was not saved yet."""

@@ -24,7 +24,9 @@ def with_checkpoint_values(registry: Registry) -> Iterator[None]:
         yield
         return
     before = {
-        name: saved_value(each) for name, each in registry.variables.items() if has_value(each)
+        name: saved_value(variable)
+        for name, variable in registry.variables.items()
+        if has_value(variable)
     }
     try:
         yield

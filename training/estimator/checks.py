@@ -55,8 +55,8 @@ def all_of(kind: type[_Kind], given: Sequence[_Kind] | None, message: str) -> li
     Raises:
         TypeError: One is of another kind.
     """
-    found = list(given or ())
-    for each in found:
-        if not isinstance(each, kind):
-            raise TypeError(message.format(each))
-    return found
+    objects = list(given or ())
+    for item in objects:
+        if not isinstance(item, kind):
+            raise TypeError(message.format(item))
+    return objects

@@ -216,14 +216,14 @@ def stands_still(
 
 
 def _values(results: Results, metric: str) -> list[tuple[int, float]]:
-    found = []
+    values_by_step = []
     for step in sorted(results):
         if metric not in results[step]:
             raise ConfigurationError(
                 f"an evaluation has no {metric!r}; it has {', '.join(results[step])}"
             )
-        found.append((step, results[step][metric]))
-    return found
+        values_by_step.append((step, results[step][metric]))
+    return values_by_step
 
 
 def _threshold_hook(
@@ -248,10 +248,12 @@ def _no_improvement_hook(
     where = eval_dir or estimator.eval_dir()
 
     def should_stop() -> bool:
-        found = stands_still(read_eval_metrics(where), metric, patience, min_steps, is_better)
-        if found is not None:
-            log.info("No improvement of %s since step %d, at step %d", metric, *found)
-        return found is not None
+        stands_since = stands_still(
+            read_eval_metrics(where), metric, patience, min_steps, is_better
+        )
+        if stands_since is not None:
+            log.info("No improvement of %s since step %d, at step %d", metric, *stands_since)
+        return stands_since is not None
 
     return make_early_stopping_hook(estimator, should_stop, secs if steps is None else None, steps)
 

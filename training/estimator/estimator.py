@@ -327,6 +327,6 @@ class Estimator:
         if serving_input_receiver_fn is None:
             return write_export(export_dir_base, reader, outputs)
         with self._looking(ModeKeys.PREDICT, reader) as (model, _):
-            given = serving_input_receiver_fn()
-            called = model.call(getattr(given, "features", given), None)
+            receiver = serving_input_receiver_fn()
+            called = model.call(getattr(receiver, "features", receiver), None)
             return write_export(export_dir_base, reader, called[0].spec.export_outputs)

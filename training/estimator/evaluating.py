@@ -99,8 +99,8 @@ def predictions_of(
         for part in called:
             if part.examples == 0:
                 continue
-            given = _chosen(part.spec.predictions, keys)
-            yield from _examples(given) if single else [given]
+            chosen = _chosen(part.spec.predictions, keys)
+            yield from _examples(chosen) if single else [chosen]
         calls.after_run(values_of(called, 0.0, session.global_step))
         if session.should_stop():
             break

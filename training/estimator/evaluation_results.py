@@ -66,5 +66,5 @@ def read_eval_metrics(eval_dir: str) -> dict[int, dict[str, float]]:
         eval_dir: Folder of the results, as of ``estimator.eval_dir(name)``.
     """
     model_dir, _, folder = eval_dir.rstrip("/").rpartition("/")
-    found = read_evaluations(model_dir, folder.removeprefix("eval").removeprefix("_"))
-    return {each.global_step: each.metrics for each in found}
+    evaluations = read_evaluations(model_dir, folder.removeprefix("eval").removeprefix("_"))
+    return {evaluation.global_step: evaluation.metrics for evaluation in evaluations}

@@ -77,5 +77,5 @@ def _new_folder(base: Path) -> Path:
 def exports_in(base: str) -> list[Path]:
     """Complete exports of a folder, the oldest first."""
     folder = Path(base)
-    found = [each for each in folder.glob("*") if each.name.isdigit()] if folder.is_dir() else []
-    return sorted(found, key=lambda each: int(each.name))
+    folders = [path for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+    return sorted(folders, key=lambda path: int(path.name))

@@ -23,13 +23,13 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]
     def with_metrics(
         features: Any, labels: Any, mode: str, params: Any, config: Any
     ) -> EstimatorSpec:
-        known = {
+        arguments = {
             "features": features, "labels": labels, "mode": mode, "params": params,
             "config": config,
         }  # fmt: skip
-        spec: EstimatorSpec = call_with_known(model_fn, known)
+        spec: EstimatorSpec = call_with_known(model_fn, arguments)
         if mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
-            more = call_with_known(metric_fn, {**known, "predictions": spec.predictions})
+            more = call_with_known(metric_fn, {**arguments, "predictions": spec.predictions})
             spec.eval_metric_ops = {**spec.eval_metric_ops, **more}
         return spec
 

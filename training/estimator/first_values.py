@@ -172,9 +172,9 @@ class ToLookAt(Anew):
         if self._reader.variable(spec.name) is None:
             if not spec.trainable:
                 return given
-            known = ", ".join(map(repr, sorted(self._reader.manifest.variables)[:8]))
+            names = ", ".join(map(repr, sorted(self._reader.manifest.variables)[:8]))
             raise CheckpointError(
-                f"{self._reader.path} has no variable {spec.name!r}; it has {known}. model_fn has "
+                f"{self._reader.path} has no variable {spec.name!r}; it has {names}. model_fn has "
                 "to make the variables of its training in every mode, under the same names; and "
                 "each model has a model_dir of its own",
                 variable=spec.name,
@@ -189,7 +189,7 @@ def _is_count(spec: VariableSpec) -> bool:
 
 
 def _with_value(
-    given: dict[str, Any], spec: VariableSpec, reader: CheckpointReader, name: str
+    arguments: dict[str, Any], spec: VariableSpec, reader: CheckpointReader, name: str
 ) -> dict[str, Any]:
     record = reader.variable(name)
     if record is not None and tuple(record.shape) != spec.shape:
@@ -200,7 +200,7 @@ def _with_value(
         )
     value = reader.read(name)
     return {
-        **given,
+        **arguments,
         "initial_value": value,
         "dtype": spec.dtype,
         "shape": None,

@@ -93,9 +93,9 @@ class RunningModel:
             UnknownVariableError: model_fn has made none of this name.
         """
         if name not in self._variables:
-            known = ", ".join(map(repr, list(self._variables)[:8]))
+            names = ", ".join(map(repr, list(self._variables)[:8]))
             raise UnknownVariableError(
-                f"model_fn has made no variable {name!r}; it has made {known}", variable=name
+                f"model_fn has made no variable {name!r}; it has made {names}", variable=name
             )
         return self._variables[name].numpy()
 
@@ -274,9 +274,9 @@ def _fetched(wanted: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(wanted, str):
         return value_of(wanted, values)
     if isinstance(wanted, Mapping):
-        return {key: _fetched(each, values) for key, each in wanted.items()}
+        return {key: _fetched(part, values) for key, part in wanted.items()}
     if isinstance(wanted, list | tuple):
-        return [_fetched(each, values) for each in wanted]
+        return [_fetched(part, values) for part in wanted]
     return wanted  # a value that model_fn gave
 
 

@@ -46,10 +46,10 @@ def batches(
         raise TypeError(f"input_fn must be a function, got {type(input_fn).__name__}")
 
     def opened(input_context: Any) -> Any:
-        known = {
+        arguments = {
             "mode": mode, "params": params, "config": config, "input_context": input_context,
         }  # fmt: skip
-        return source_of(input_fn, known)
+        return source_of(input_fn, arguments)
 
     for element in strategy.distribute_datasets_from_function(opened):
         yield features_and_labels(element)
@@ -65,33 +65,33 @@ def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
     Raises:
         ConfigurationError: It returns nothing of use.
     """
-    given = call_with_known(input_fn, known)
-    if given is None:
+    source = call_with_known(input_fn, known)
+    if source is None:
         raise ConfigurationError("input_fn returned None; return a dataset, or an iterable")
-    if isinstance(given, Dataset):
-        return given
-    if _is_batch(given):
-        return Dataset.from_tensors(given).repeat()
-    if isinstance(given, str | bytes):
+    if isinstance(source, Dataset):
+        return source
+    if _is_batch(source):
+        return Dataset.from_tensors(source).repeat()
+    if isinstance(source, str | bytes):
         raise ConfigurationError(
-            f"input_fn returned {given!r:.80}; return what is read from it: a dataset, or an "
+            f"input_fn returned {source!r:.80}; return what is read from it: a dataset, or an "
             "iterable of batches"
         )
-    if isinstance(given, Mapping):
+    if isinstance(source, Mapping):
         raise ConfigurationError(
             "input_fn returned a dict that is no batch of arrays; return (features, labels), a "
             "dataset, or an iterable of such"
         )
-    return given
+    return source
 
 
-def _is_batch(given: Any) -> bool:
+def _is_batch(value: Any) -> bool:
     """Return whether a value is one batch: an array, a dict of arrays, or a pair of such."""
-    if isinstance(given, np.ndarray):
+    if isinstance(value, np.ndarray):
         return True
-    if isinstance(given, Mapping) or (isinstance(given, tuple) and len(given) == 2):
-        found = [leaf for leaf in leaves(given) if leaf is not None]
-        return bool(found) and all(hasattr(leaf, "shape") for leaf in found)
+    if isinstance(value, Mapping) or (isinstance(value, tuple) and len(value) == 2):
+        arrays = [leaf for leaf in leaves(value) if leaf is not None]
+        return bool(arrays) and all(hasattr(leaf, "shape") for leaf in arrays)
     return False
 
 

@@ -76,10 +76,10 @@ class _ModelCopies:
         # In no scope: there a model may be shared before it has its weights.
         outside = entered(Frame(default_strategy(), None))
         with outside, self._keras.utils.custom_object_scope(self._custom_objects):
-            made = self._keras.models.clone_model(self._model)
-            made.compile_from_config(self._compiled)
-            made.set_weights(self._first)
-        return made
+            model = self._keras.models.clone_model(self._model)
+            model.compile_from_config(self._compiled)
+            model.set_weights(self._first)
+        return model
 
     def to_train(self) -> Any:
         """Make a copy whose weights are shared under the strategy of now."""
@@ -94,9 +94,9 @@ class _ModelCopies:
     def to_look_at(self) -> "tuple[Any, _MetricSums]":
         """Make a copy with the checkpoint's weights; returns also what its metrics add up to."""
         _require_one_replica("eval_distribute", "leave it out")
-        made = self._copy()
-        _load(made, self._keras)
-        return made, _MetricSums(made)
+        model = self._copy()
+        _load(model, self._keras)
+        return model, _MetricSums(model)
 
 
 def _model_fn_of(copies: _ModelCopies, names: Mapping[str, str]) -> Callable[..., EstimatorSpec]:
@@ -185,8 +185,8 @@ class _MetricSums:
         """Compute the metrics of all batches."""
         for variable, total in zip(self._variables(), self._sums, strict=True):
             variable.assign(total.astype(variable.dtype))
-        found: dict[str, Any] = self._model.get_metrics_result()
-        return found
+        results: dict[str, Any] = self._model.get_metrics_result()
+        return results
 
 
 def _load(model: Any, keras: Any) -> None:
@@ -196,15 +196,15 @@ def _load(model: Any, keras: Any) -> None:
         for variable in model.weights
         if keras.backend.is_float_dtype(variable.dtype)
     }
-    known = {path: each for path, each in floating.items() if checkpoint_has(path)}
-    missing = sorted(floating.keys() - known.keys())
+    restored = {path: variable for path, variable in floating.items() if checkpoint_has(path)}
+    missing = sorted(floating.keys() - restored.keys())
     if missing:
         log.warning(
             "the checkpoint has no %s: workers in sync keep what their layers make", missing[0]
         )
-    store = ArrayStore({p: to_numpy(v.value) for p, v in known.items()}, None, get_strategy())
-    for path, value in store.pull(list(known)).items():
-        known[path].assign(value)
+    store = ArrayStore({p: to_numpy(v.value) for p, v in restored.items()}, None, get_strategy())
+    for path, value in store.pull(list(restored)).items():
+        restored[path].assign(value)
 
 
 def _named(model: Any, outputs: Any) -> dict[str, Any]:

@@ -79,13 +79,13 @@ def mean_absolute_error(labels: Any, predictions: Any, weights: Any = None) -> B
 
 def precision(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
     """Count the predictions of true that are right. Both are taken as bool."""
-    true, pred = (each.astype(bool) for each in _same_shape(labels, predictions))
+    true, pred = (array.astype(bool) for array in _same_shape(labels, predictions))
     return mean(true[pred], None if weights is None else _weights(weights, true)[pred])
 
 
 def recall(labels: Any, predictions: Any, weights: Any = None) -> BatchCounts:
     """Count the true labels that are predicted. Both are taken as bool."""
-    true, pred = (each.astype(bool) for each in _same_shape(labels, predictions))
+    true, pred = (array.astype(bool) for array in _same_shape(labels, predictions))
     return mean(pred[true], None if weights is None else _weights(weights, true)[true])
 
 
@@ -126,10 +126,10 @@ def _same_shape(labels: Any, predictions: Any) -> tuple[Array, Array]:
     return true.reshape(-1), pred.reshape(-1)
 
 
-def _weights(given: Any, like: Array) -> Array:
-    if given is None:
+def _weights(weights: Any, like: Array) -> Array:
+    if weights is None:
         return np.ones(like.shape)
-    weight = to_numpy(given).astype(np.float64)
+    weight = to_numpy(weights).astype(np.float64)
     if weight.size == like.size:
         return weight.reshape(like.shape)
     if weight.ndim < like.ndim:
@@ -153,51 +153,51 @@ class MetricSums:
             ConfigurationError: One has counts of another shape than before.
             TypeError: One is nothing that can be added up.
         """
-        for name, given in metrics.items():
+        for name, metric in metrics.items():
             if name not in self._names:
                 self._names.append(name)
-            if isinstance(given, BatchCounts):
-                self._add_counts(name, given)
-            elif hasattr(given, "result") and hasattr(given, "update_state"):
-                self._add_object(name, given)
-            elif callable(given):
-                self._functions[name] = given
-            elif is_scalar(given) and not isinstance(given, str | tuple | list):
-                self._add_counts(name, BatchCounts(np.array([to_float(given), 1.0]), _ratio))
+            if isinstance(metric, BatchCounts):
+                self._add_counts(name, metric)
+            elif hasattr(metric, "result") and hasattr(metric, "update_state"):
+                self._add_object(name, metric)
+            elif callable(metric):
+                self._functions[name] = metric
+            elif is_scalar(metric) and not isinstance(metric, str | tuple | list):
+                self._add_counts(name, BatchCounts(np.array([to_float(metric), 1.0]), _ratio))
             else:
                 raise TypeError(
-                    f"eval_metric_ops[{name!r}] is a {type(given).__name__}; give what "
+                    f"eval_metric_ops[{name!r}] is a {type(metric).__name__}; give what "
                     "rw.estimator.metrics returns, a metric with result(), a number or a function"
                 )
 
-    def _add_counts(self, name: str, given: BatchCounts) -> None:
+    def _add_counts(self, name: str, metric: BatchCounts) -> None:
         before = self._counts.get(name)
-        if before is not None and before.counts.shape != given.counts.shape:
+        if before is not None and before.counts.shape != metric.counts.shape:
             raise ConfigurationError(
-                f"eval_metric_ops[{name!r}] has counts of shape {given.counts.shape}, the batch "
+                f"eval_metric_ops[{name!r}] has counts of shape {metric.counts.shape}, the batch "
                 f"before had {before.counts.shape}"
             )
-        sums = given.counts if before is None else before.counts + given.counts
-        self._counts[name] = BatchCounts(sums, given.result)
+        sums = metric.counts if before is None else before.counts + metric.counts
+        self._counts[name] = BatchCounts(sums, metric.result)
 
-    def _add_object(self, name: str, given: Any) -> None:
+    def _add_object(self, name: str, metric: Any) -> None:
         """Keep a metric whose variables are kept from batch to batch; others are added to the
         first.
         """
-        first = self._objects.setdefault(name, given)
-        for total, part in zip(first.variables, given.variables, strict=True):
+        first = self._objects.setdefault(name, metric)
+        for total, part in zip(first.variables, metric.variables, strict=True):
             if total is not part:
                 total.assign_add(part)
 
     def results(self) -> dict[str, Any]:
         """Compute the metrics, by name, in the order in which they came first."""
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name in self._names:
             if name in self._counts:
                 sums = self._counts[name]
-                found[name] = sums.result(sums.counts)
+                results[name] = sums.result(sums.counts)
             elif name in self._objects:
-                found[name] = to_numpy(self._objects[name].result())[()]
+                results[name] = to_numpy(self._objects[name].result())[()]
             else:
-                found[name] = to_numpy(self._functions[name]())[()]
-        return found
+                results[name] = to_numpy(self._functions[name]())[()]
+        return results

@@ -58,7 +58,7 @@ def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> ModelFn:
 def call_with_known(function: Callable[..., Any], known: Mapping[str, Any]) -> Any:
     """Call a function with those of ``known`` that it takes by name."""
     names, takes_all = _parameters(function)
-    return function(**{name: each for name, each in known.items() if takes_all or name in names})
+    return function(**{name: value for name, value in known.items() if takes_all or name in names})
 
 
 @lru_cache(maxsize=256)
@@ -67,13 +67,15 @@ def _parameters(function: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
     name.
     """
     try:
-        found = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin
         return {}, False
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found)
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     return {
-        each.name: each.default is inspect.Parameter.empty for each in found if each.kind in by_name
+        parameter.name: parameter.default is inspect.Parameter.empty
+        for parameter in parameters
+        if parameter.kind in by_name
     }, takes_all
 
 
@@ -157,14 +159,14 @@ class Model:
                 raise ConfigurationError(
                     "model_fn does not take labels, but input_fn returns labels."
                 )
-        given = {
+        arguments = {
             "features": features,
             "labels": labels,
             "mode": self.mode,
             "params": dict(self.params or {}),
             "config": self.config,
         }
-        spec = call_with_known(self.model_fn, given)
+        spec = call_with_known(self.model_fn, arguments)
         if not isinstance(spec, EstimatorSpec):
             raise ConfigurationError(
                 "model_fn should return an EstimatorSpec, it returned a "

@@ -135,7 +135,7 @@ class FinalOpsHook(SessionRunHook):
         if isinstance(wanted, Variable):
             return wanted.numpy()
         if isinstance(wanted, Mapping):
-            return {key: self._value(each, session) for key, each in wanted.items()}
+            return {key: self._value(part, session) for key, part in wanted.items()}
         if isinstance(wanted, list | tuple):
-            return [self._value(each, session) for each in wanted]
+            return [self._value(part, session) for part in wanted]
         return wanted(session) if callable(wanted) else wanted

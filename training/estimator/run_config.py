@@ -112,10 +112,10 @@ class RunConfig:
         if program_cluster() is None:
             self._check_tf_config(config)
         for name in ("train_distribute", "eval_distribute"):
-            given = getattr(self, name)
-            if not (given is None or isinstance(given, Strategy) or callable(given)):
+            strategy = getattr(self, name)
+            if not (strategy is None or isinstance(strategy, Strategy) or callable(strategy)):
                 raise TypeError(
-                    f"{name} is a strategy or what makes one, got {type(given).__name__}"
+                    f"{name} is a strategy or what makes one, got {type(strategy).__name__}"
                 )
 
     def _check_numbers(self) -> None:
@@ -149,20 +149,20 @@ class RunConfig:
             raise ConfigurationError('If "cluster" is set in TF_CONFIG, task index must be set.')
 
     def _take_experimental(self) -> None:
-        given = self.experimental_distribute
-        if given is None:
+        distribution = self.experimental_distribute
+        if distribution is None:
             return
         for name in ("train_distribute", "eval_distribute"):
-            if getattr(given, name) is not None:
-                if getattr(self, name) not in (None, getattr(given, name)):
+            if getattr(distribution, name) is not None:
+                if getattr(self, name) not in (None, getattr(distribution, name)):
                     raise ConfigurationError(
                         f"{name} is given to RunConfig and to its experimental_distribute; give "
                         "it once"
                     )
-                object.__setattr__(self, name, getattr(given, name))
-        if given.remote_cluster is not None and not self.task.is_local:
+                object.__setattr__(self, name, getattr(distribution, name))
+        if distribution.remote_cluster is not None and not self.task.is_local:
             raise ConfigurationError(
-                f"remote_cluster={given.remote_cluster!r} and a cluster in "
+                f"remote_cluster={distribution.remote_cluster!r} and a cluster in "
                 f"{self.task.resolver.source}: the program runs here, and its variables there; "
                 "take one of them away"
             )
@@ -173,10 +173,10 @@ class RunConfig:
         Raises:
             ConfigurationError: A value is not allowed, or there is no such one.
         """
-        known = {each.name for each in fields(self)}
-        unknown = sorted(changes.keys() - known)
+        names = {spec.name for spec in fields(self)}
+        unknown = sorted(changes.keys() - names)
         if unknown:
-            raise ConfigurationError(f"RunConfig has no {unknown[0]!r}; it has {sorted(known)}")
+            raise ConfigurationError(f"RunConfig has no {unknown[0]!r}; it has {sorted(names)}")
         if "save_checkpoints_steps" in changes and "save_checkpoints_secs" not in changes:
             changes["save_checkpoints_secs"] = -1.0
         if "save_checkpoints_secs" in changes and "save_checkpoints_steps" not in changes:
@@ -240,9 +240,9 @@ class RunConfig:
         task = self.task
         if task.task.type == EVALUATOR:
             return ""
-        given = read_tf_config().get("session_master")
-        if given is not None:
-            return str(given)
+        master = read_tf_config().get("session_master")
+        if master is not None:
+            return str(master)
         is_one_of_several = len(list(task.spec.tasks())) > 1
         return f"grpc://{task.address}" if task.address and is_one_of_several else ""
 
@@ -268,7 +268,7 @@ class RunConfig:
         if not task.spec:
             return 0
         order = {CHIEF: 0, WORKER: 1, PS: 2}
-        tasks = sorted(task.spec.tasks(), key=lambda each: (order[each.type], each.index))
+        tasks = sorted(task.spec.tasks(), key=lambda member: (order[member.type], member.index))
         return tasks.index(task.task)
 
     def check_cluster(self) -> None:
@@ -299,21 +299,22 @@ def _check_device_fn(device_fn: Any) -> None:
         raise ConfigurationError('device_fn must be callable with exactly one argument "op".')
 
 
-def _model_dir(given: str | None, config: Mapping[str, Any]) -> str | None:
+def _model_dir(from_program: str | None, config: Mapping[str, Any]) -> str | None:
     """Find the model directory that a program or TF_CONFIG names, or both.
 
     Raises:
         ConfigurationError: They differ, or one is empty.
     """
-    if given == "":
+    if from_program == "":
         raise ConfigurationError("model_dir is empty; give a path, or None")
-    told = config.get("model_dir")
-    if told == "":
+    from_config = config.get("model_dir")
+    if from_config == "":
         raise ConfigurationError("model_dir in TF_CONFIG is empty; give a path, or leave it out")
-    given = None if given is None else os.fspath(given)
-    if given is not None and told is not None and given != str(told):
+    from_program = None if from_program is None else os.fspath(from_program)
+    if from_program is not None and from_config is not None and from_program != str(from_config):
         raise ConfigurationError(
             "`model_dir` provided in RunConfig construct, if set, must have the same value as the "
-            f'model_dir in TF_CONFIG. model_dir: {given}, TF_CONFIG["model_dir"]: {told}'
+            f"model_dir in TF_CONFIG. model_dir: {from_program}, "
+            f'TF_CONFIG["model_dir"]: {from_config}'
         )
-    return given if told is None else str(told)
+    return from_program if from_config is None else str(from_config)

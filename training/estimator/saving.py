@@ -75,16 +75,16 @@ def shared_values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
 def shared_values(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Select the variables that one task can read by itself."""
     return {
-        name: each
-        for name, each in variables.items()
-        if each.synchronization is not VariableSynchronization.ON_READ
+        name: variable
+        for name, variable in variables.items()
+        if variable.synchronization is not VariableSynchronization.ON_READ
     }
 
 
 def _write_memory(
     variables: Mapping[str, Variable], folder: Folder, global_step: int, *, final: bool
 ) -> Manifest:
-    saved = {name: capture(each) for name, each in variables.items() if has_value(each)}
+    saved = {name: capture(variable) for name, variable in variables.items() if has_value(variable)}
     return write_values(folder, saved, global_step, final=final)
 
 

@@ -111,14 +111,14 @@ def _has_no_loss(mode: str, train_op: Any) -> bool:
     return mode == ModeKeys.TRAIN and not callable(train_op)
 
 
-def _a_mapping(given: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
-    if given is None:
+def _a_mapping(mapping: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    if mapping is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{name} must be a dict, got {type(given).__name__}")
-    return given
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"{name} must be a dict, got {type(mapping).__name__}")
+    return mapping
 
 
-def _hooks(given: Sequence[SessionRunHook] | None, name: str) -> tuple[SessionRunHook, ...]:
+def _hooks(hooks: Sequence[SessionRunHook] | None, name: str) -> tuple[SessionRunHook, ...]:
     message = f"All hooks must be SessionRunHook instances; {name} has a {{0.__class__.__name__}}"
-    return tuple(all_of(SessionRunHook, given, message))
+    return tuple(all_of(SessionRunHook, hooks, message))

@@ -82,17 +82,17 @@ class EvalSpec:
                 raise ConfigurationError(f"Must specify {what} >= 0, given: {value}")
         self.input_fn, self.steps, self.name = input_fn, steps, name
         self.hooks = _checked(hooks, SessionRunHook, "hooks")
-        given = (exporters,) if isinstance(exporters, Exporter) else exporters
-        self.exporters = _checked(given, Exporter, "exporters")
+        several = (exporters,) if isinstance(exporters, Exporter) else exporters
+        self.exporters = _checked(several, Exporter, "exporters")
         names = [exporter.name for exporter in self.exporters]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"`exporters` must have unique names, they have {names}")
         self.start_delay_secs, self.throttle_secs = start_delay_secs, throttle_secs
 
 
-def _checked(given: Any, kind: type, name: str) -> list[Any]:
-    found = list(given or ())
-    for each in found:
-        if not isinstance(each, kind):
-            raise TypeError(f"All {name} must be {kind.__name__}s, given: {each!r}")
-    return found
+def _checked(objects: Any, kind: type, name: str) -> list[Any]:
+    checked = list(objects or ())
+    for item in checked:
+        if not isinstance(item, kind):
+            raise TypeError(f"All {name} must be {kind.__name__}s, given: {item!r}")
+    return checked

@@ -111,10 +111,10 @@ class RemoteTraining:
                 self._checkpoints(registry, call.listeners, session),
                 limit=call.last_step(self.first),
             )
-            known = {"mode": ModeKeys.TRAIN, "params": self.params}
+            arguments = {"mode": ModeKeys.TRAIN, "params": self.params}
             return loop.run(
-                lambda: source_of(input_fn, {**known, "config": self.config}),
-                lambda: source_of(input_fn, known),
+                lambda: source_of(input_fn, {**arguments, "config": self.config}),
+                lambda: source_of(input_fn, arguments),
             )
 
     def _checkpoints(
@@ -184,11 +184,11 @@ class _RemoteLoop:
         results = self._results(source_of_worker)
         while not self._ends():
             self.hooks.before_run()
-            found = next(results, None)
-            if found is None:
+            result = next(results, None)
+            if result is None:
                 log.info("the input of a worker has ended")
                 break
-            loss, recorded = found
+            loss, recorded = result
             self.step.note_step()
             step = self.step()
             self.hooks.after_run({**recorded, "loss": loss, "global_step": step})

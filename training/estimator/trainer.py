@@ -106,12 +106,12 @@ class Trainer:
             call,
             fresh=first == 0,
         )
-        given = batches(
+        input_batches = batches(
             call.input_fn, strategy, mode=ModeKeys.TRAIN, params=self._params, config=config
         )
         registry.live_step = first
         try:
-            return loop.run(given)
+            return loop.run(input_batches)
         finally:
             registry.live_step = step()
 
@@ -218,8 +218,8 @@ class Trainer:
 
 def newest_checkpoint(model_dir: str) -> CheckpointReader | None:
     """Open the newest complete checkpoint of a model directory; None: there is none."""
-    found = latest_checkpoint(model_dir)
-    return CheckpointReader(found.path) if found is not None else None
+    newest = latest_checkpoint(model_dir)
+    return CheckpointReader(newest.path) if newest is not None else None
 
 
 def _counts(strategy: Strategy, job: ClusterRuntime | None) -> bool:
@@ -250,9 +250,9 @@ def _tell_of_job(job: ClusterRuntime | None, config: RunConfig) -> None:
 
 
 def _warm_reader(path: str) -> CheckpointReader:
-    found = latest_checkpoint(path)
+    newest = latest_checkpoint(path)
     try:
-        return CheckpointReader(found.path if found is not None else path)
+        return CheckpointReader(newest.path if newest is not None else path)
     except RopewalkError as error:
         raise CheckpointError(
             f"there is nothing to warm-start from at {path}: {error}", path=path

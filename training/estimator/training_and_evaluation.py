@@ -171,17 +171,17 @@ class _Evaluator:
         waits = WaitLog("the evaluator", limit_s=self._idle_s, limit="orphan_timeout_s")
         while True:
             self._check()
-            now, found = time.monotonic(), self._newest()
-            if found is not None and found.path != seen:
-                changed, seen = now, found.path
+            now, newest = time.monotonic(), self._newest()
+            if newest is not None and newest.path != seen:
+                changed, seen = now, newest.path
             step = next_of_evaluator(
                 past,
-                found,
+                newest,
                 now,
                 max_steps=self._max_steps,
                 start_delay_s=self._spec.start_delay_secs,
                 throttle_s=self._spec.throttle_secs,
-                goes_on=self._goes_on(found),
+                goes_on=self._goes_on(newest),
             )
             if isinstance(step, EndOfEvaluations):
                 log.info("%s", step.reason)
@@ -214,10 +214,10 @@ class _Evaluator:
             raise
         return Found(info.path, info.global_step, final)
 
-    def _goes_on(self, found: Found | None) -> str | None:
-        if found is None or not found.final:
+    def _goes_on(self, newest: Found | None) -> str | None:
+        if newest is None or not newest.final:
             return None
-        return self._end.goes_on_from(found.path)
+        return self._end.goes_on_from(newest.path)
 
     def _evaluate(self, step: Evaluate) -> bool:
         """Evaluate and export; False if the checkpoint was removed meanwhile."""

@@ -73,15 +73,15 @@ def give_settings(model_dir: str, config: RunConfig) -> None:
         config.task.is_local and config.task.task.type != EVALUATOR
     ):
         return
-    said = load_settings().model_fields_set
+    explicit = load_settings().model_fields_set
     wanted: dict[str, Any] = {"model_dir": model_dir}
-    if not said & {"save_every_s", "save_every_steps"}:
+    if not explicit & {"save_every_s", "save_every_steps"}:
         wanted["save_every_s"] = config.save_checkpoints_secs or 0
         wanted["save_every_steps"] = config.save_checkpoints_steps or 0
     if config.keep_checkpoint_max:
         wanted["keep_checkpoints"] = config.keep_checkpoint_max
     for name, value in wanted.items():
-        if name not in said:
+        if name not in explicit:
             set_environment(f"ROPEWALK_{name.upper()}", str(value))
 
 
@@ -111,15 +111,15 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
 @contextmanager
 def _no_word_of_model_dir(config: RunConfig) -> Iterator[None]:
     """Suppress the warning that ``ROPEWALK_MODEL_DIR`` is unused: the Estimator saves there."""
-    said = load_settings().model_dir
-    if not said or program_cluster() is not None or not config.task.is_local:
+    stated = load_settings().model_dir
+    if not stated or program_cluster() is not None or not config.task.is_local:
         yield
         return
     set_environment("ROPEWALK_MODEL_DIR", "")
     try:
         yield
     finally:
-        set_environment("ROPEWALK_MODEL_DIR", said)
+        set_environment("ROPEWALK_MODEL_DIR", stated)
 
 
 def _train_strategy(config: RunConfig) -> Strategy:
@@ -157,8 +157,8 @@ def eval_strategy(config: RunConfig) -> Strategy:
     return CentralStorageStrategy(devices) if on_servers else MirroredStrategy(devices)
 
 
-def _made(given: GivenStrategy, name: str) -> Strategy:
-    strategy = given if isinstance(given, Strategy) else given()
+def _made(strategy_or_maker: GivenStrategy, name: str) -> Strategy:
+    strategy = strategy_or_maker if isinstance(strategy_or_maker, Strategy) else strategy_or_maker()
     if not isinstance(strategy, Strategy):
         raise TypeError(f"{name}() gave a {type(strategy).__name__}, and no strategy")
     return strategy

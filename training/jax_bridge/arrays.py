@@ -68,15 +68,15 @@ def to_hosts(arrays: Mapping[str, Any]) -> dict[str, Array]:
     several devices, of which JAX shares no memory.
     """
     if not _has_accelerator():
-        return {name: np.asarray(each) for name, each in arrays.items()}
+        return {name: np.asarray(array) for name, array in arrays.items()}
     pinned = gpus_in_use()
     large = {
         name
-        for name, each in arrays.items()
-        if pinned and each.nbytes > _SMALL_BYTES and not _is_on_several(each)
+        for name, array in arrays.items()
+        if pinned and array.nbytes > _SMALL_BYTES and not _is_on_several(array)
     }
-    start_copies([each for name, each in arrays.items() if name not in large])
-    return {n: to_host(each) if n in large else np.asarray(each) for n, each in arrays.items()}
+    start_copies([array for name, array in arrays.items() if name not in large])
+    return {n: to_host(array) if n in large else np.asarray(array) for n, array in arrays.items()}
 
 
 def _is_on_several(array: Any) -> bool:
@@ -144,14 +144,14 @@ def _parted(shapes: tuple[tuple[tuple[int, ...], ...], ...]) -> Any:
     """
 
     def parts(flat: Sequence[Any]) -> list[Any]:
-        found = []
+        parts = []
         for elements, group in zip(map(numpy.asarray, flat), shapes, strict=True):
             start = 0  # arrays of JAX also under jax.disable_jit
             for shape in group:
                 stop = start + size_of(shape)
-                found.append(elements[start:stop].reshape(shape))
+                parts.append(elements[start:stop].reshape(shape))
                 start = stop
-        return found
+        return parts
 
     numpy = require("jax", "jax").numpy
     return require("jax", "jax").jit(parts)

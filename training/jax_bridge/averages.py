@@ -87,12 +87,12 @@ class JaxAverages:
                 f"the averages of a step are {structure}, those of this state {self._structure}; "
                 "give what the model returned for the whole tree"
             )
-        found: dict[str, MovedAverage] = {}
+        averages: dict[str, MovedAverage] = {}
         for name, i in self._positions.items():
             after = np.asarray(leaves[i])
             counts = after.dtype.kind in "iu"
-            found[name] = MovedAverage(before[name], after, 0.0 if counts else self._decay)
-        return found
+            averages[name] = MovedAverage(before[name], after, 0.0 if counts else self._decay)
+        return averages
 
 
 def _is_number(leaf: Any) -> bool:

@@ -29,8 +29,8 @@ class StepsOnDevice:
         values: Callable[[], Mapping[str, Array]],
     ) -> None:
         alone = self._alone = store.alone
-        known = {name: store.variables[name] for name in names}
-        self._own = None if alone is None else alone.values(known, values)
+        variables = {name: store.variables[name] for name in names}
+        self._own = None if alone is None else alone.values(variables, values)
 
     def step(
         self,

@@ -57,7 +57,11 @@ def _parts(transformation: Any, depth: int = 0) -> list[tuple[str, dict[str, Any
     if not (module := str(getattr(update, "__module__", ""))).startswith("optax."):
         return [(f"{module}.{name}", {})]  # the program's own, which may be called as optax's are
     if name == "chain":
-        return [part for each in inside["update_fns"] for part in _parts(_Only(each), depth + 1)]
+        return [
+            part
+            for inside_update in inside["update_fns"]
+            for part in _parts(_Only(inside_update), depth + 1)
+        ]
     if name == _WRAPPER:
         return _parts(inside["tx"], depth + 1)
     if name == "identity":
@@ -83,11 +87,11 @@ def _closure(function: Callable[..., Any]) -> dict[str, Any]:
     )
 
 
-def _with_rate(name: str, given: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _with_rate(name: str, arguments: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Rename the rate: a step is added, so its size is the negative rate."""
     if name not in _RATES:
-        return name, given
-    size = given[_RATES[name]]
+        return name, arguments
+    size = arguments[_RATES[name]]
     return name, {"rate": (lambda step: -size(step)) if callable(size) else -float(size)}
 
 

@@ -89,10 +89,10 @@ class WorkerOptimizer:
             name: gradients[name] if name in gradients else np.zeros_like(value)
             for name, value in values.items()
         }
-        given = self._tree.shared(every), self.state, self._tree.shared(values)
-        updates, state = self._run(given, extra)
-        made = self._tree.by_name(updates)
-        return to_hosts({name: made[name] for name in gradients}), state
+        inputs = self._tree.shared(every), self.state, self._tree.shared(values)
+        updates, state = self._run(inputs, extra)
+        by_name = self._tree.by_name(updates)
+        return to_hosts({name: by_name[name] for name in gradients}), state
 
     def apply(
         self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]
@@ -114,27 +114,27 @@ class WorkerOptimizer:
         if len(gradients) < len(values):
             zeros = self._jax.numpy.zeros_like
             every = {n: gradients[n] if n in gradients else zeros(v) for n, v in values.items()}
-        given = self._tree.shared(every), self.state, self._tree.shared(values)
-        updates, self.state = self._run(given, extra)
-        made = self._tree.by_name(updates)
+        inputs = self._tree.shared(every), self.state, self._tree.shared(values)
+        updates, self.state = self._run(inputs, extra)
+        by_name = self._tree.by_name(updates)
         names = list(gradients)
         # By itself: within one function with the update it would be rounded otherwise.
-        new = self._add([values[name] for name in names], [made[name] for name in names])
+        new = self._add([values[name] for name in names], [by_name[name] for name in names])
         return {**values, **dict(zip(names, new, strict=True))}
 
-    def _run(self, given: tuple[Any, Any, Any], extra: Mapping[str, Any]) -> Any:
+    def _run(self, inputs: tuple[Any, Any, Any], extra: Mapping[str, Any]) -> Any:
         leaves = self._jax.tree_util.tree_leaves(dict(extra))
         if any(callable(leaf) for leaf in leaves):
             # What a function such as value_fn closes over may change from step to step.
-            return self._optimizer.update(*given, **extra)
+            return self._optimizer.update(*inputs, **extra)
         try:
-            return self._update(*given, **extra)
+            return self._update(*inputs, **extra)
         except self._jax.errors.JAXTypeError as error:
             if self._update is self._optimizer.update:
                 raise
             log.info("this optax transformation cannot be jitted, and runs without it: %s", error)
             self._update = self._optimizer.update
-            return self._update(*given, **extra)
+            return self._update(*inputs, **extra)
 
     # -- the state, by name ------------------------------------------------------------------
 

@@ -362,15 +362,15 @@ class TrainState:
         if own is None or steps is None or averages is not None or self._in_sync:
             return False
         named = self._tree.named_gradients(gradients)
-        made: dict[str, Any] = {}
+        arrays_by_name: dict[str, Any] = {}
 
         def update() -> dict[str, Any]:
             arrays = dict(zip(self._names, self._own(), strict=True))
-            made.update(own.apply(named, arrays, extra))
-            return made
+            arrays_by_name.update(own.apply(named, arrays, extra))
+            return arrays_by_name
 
         def commit(on_host: dict[str, Any]) -> None:
-            self._arrays = [made[name] for name in self._names]
+            self._arrays = [arrays_by_name[name] for name in self._names]
             self._values = {**self._values, **on_host}
             own.kept.steps += 1
 
@@ -395,10 +395,10 @@ class TrainState:
         """Average over replicas in sync: each worker's optimizer has to be given the same."""
         tree = require("jax", "jax").tree_util
         leaves, structure = tree.tree_flatten(dict(extra))
-        for name, given in extra.items():
-            if not all(is_floating(leaf) for leaf in tree.tree_leaves(given)):
+        for name, value in extra.items():
+            if not all(is_floating(leaf) for leaf in tree.tree_leaves(value)):
                 raise ConfigurationError(
-                    f"{name}={given!r}: replicas in sync have one each, which is no floating-point "
+                    f"{name}={value!r}: replicas in sync have one each, which is no floating-point "
                     "number and cannot be averaged, so their optimizers would part; use an "
                     "optimizer that needs gradients and numbers alone, or parameter servers"
                 )

@@ -47,17 +47,17 @@ class ParameterTree:
                 "its slow copy in its own state, such as optax.contrib.schedule_free"
             )
         self._leaves, self._structure = self._tree.tree_flatten(params)
-        found = [
+        pairs = [
             (prefix + name, i)
             for i, (name, leaf) in enumerate(named_leaves(params))
             if self._is_shared(prefix + name, leaf)
         ]
-        if not found:
+        if not pairs:
             raise ValueError(
                 "params has no floating-point array; give the tree of the model's parameters "
                 "(nnx.split, eqx.partition, or what Flax's init returns)"
             )
-        positions = dict(sorted(found))
+        positions = dict(sorted(pairs))
         self._names = list(positions)
         self._positions = list(positions.values())
         self.first: dict[str, Array] = {
@@ -67,7 +67,7 @@ class ParameterTree:
         self._shared_structure = self._tree.tree_structure(
             self._tree.tree_unflatten(self._structure, only_shared)
         )
-        self._in_order = [name for name, _ in found]
+        self._in_order = [name for name, _ in pairs]
         self._names_of: dict[Any, list[str | None]] = {}
 
     def _is_shared(self, name: str, leaf: Any) -> bool:
@@ -134,9 +134,9 @@ class ParameterTree:
         names = self._names_of.get(structure)
         if names is None:
             names = self._names_of[structure] = self._learn_names(gradients)
-        found = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name is not None}
+        by_name = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name is not None}
         try:
-            gone = [n for n, leaf in found.items() if getattr(leaf, "is_deleted", bool)()]
+            gone = [n for n, leaf in by_name.items() if getattr(leaf, "is_deleted", bool)()]
         except self._jax.errors.ConcretizationTypeError:
             raise ConfigurationError(
                 "apply_gradients was called in a function that JAX is tracing (jit, scan, vmap), "
@@ -149,7 +149,7 @@ class ParameterTree:
                 f"the gradient of {gone[0]!r} was donated to a jitted function and is gone; "
                 "call apply_gradients before, or do not donate gradients"
             )
-        return found
+        return by_name
 
     def with_gradients(self, gradients: Any, named: Mapping[str, Any]) -> Any:
         """Build the tree of gradients with other leaves.
@@ -172,13 +172,13 @@ class ParameterTree:
             if name in self.first:
                 names.append(name)
             elif _has_dtype(leaf, np.inexact):
-                known = ", ".join(self._names[:8])
+                parameters = ", ".join(self._names[:8])
                 raise ValueError(
-                    f"gradients have an array {name!r} that params has not; params has {known}. "
-                    "Give gradients of the tree that the TrainState was given. A parameter that is "
-                    "a Python number is not shared: make it a jnp.asarray; and of optax.lookahead, "
-                    "which takes gradients of a part of its parameters, keep the slow ones in the "
-                    "state of an optax.GradientTransformation of your own"
+                    f"gradients have an array {name!r} that params has not; params has "
+                    f"{parameters}. Give gradients of the tree that the TrainState was given. A "
+                    "parameter that is a Python number is not shared: make it a jnp.asarray; and "
+                    "of optax.lookahead, which takes gradients of a part of its parameters, keep "
+                    "the slow ones in the state of an optax.GradientTransformation of your own"
                 )
             else:
                 names.append(None)  # float0, of an integer; or no array at all

@@ -21,28 +21,28 @@ def state_of(model: Any) -> list[Any]:
 
     Weights that were frozen are not among them.
     """
-    found = {
+    variables = {
         id(variable): variable
         for layer in model._flatten_layers()
         for variable in layer._non_trainable_variables
         if keras.backend.is_float_dtype(variable.dtype)
     }
-    return list(found.values())
+    return list(variables.values())
 
 
 def decays_of(model: Any) -> dict[int, float]:
     """Find the weight of a batch in each moving average, in [0, 1], by the id of its variable."""
-    found: dict[int, float] = {}
+    decays: dict[int, float] = {}
     for layer in model._flatten_layers():
         momentum = getattr(layer, "momentum", None)
         if not isinstance(momentum, int | float) or not 0 <= momentum <= 1:
             continue
-        found |= {
+        decays |= {
             id(variable): 1.0 - momentum
             for variable in layer._non_trainable_variables
             if variable.name.startswith(_AVERAGES) and keras.backend.is_float_dtype(variable.dtype)
         }
-    return found
+    return decays
 
 
 def moved_and_assigned(

@@ -48,28 +48,28 @@ def arguments_here(
         ``inspect.BoundArguments``.
     """
     bound = inspect.signature(fit).bind(*args, **kwargs)
-    given = bound.arguments
+    arguments = bound.arguments
     for data, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
-        if data in given:
-            given[data] = take_input(given[data], given.get(steps))
-    callbacks = given.get("callbacks")
-    ours = job(given.get("initial_epoch", 0))
+        if data in arguments:
+            arguments[data] = take_input(arguments[data], arguments.get(steps))
+    callbacks = arguments.get("callbacks")
+    ours = job(arguments.get("initial_epoch", 0))
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks = _chosen(callbacks.callbacks, is_chief=is_chief, in_sync=in_sync)
-        for each in ours:
-            callbacks.append(each)
-            each.set_model(callbacks.model)
+        for job_callback in ours:
+            callbacks.append(job_callback)
+            job_callback.set_model(callbacks.model)
         chosen = callbacks.callbacks
     else:
         every = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-        every = [each for each in every if each is not None]
+        every = [callback for callback in every if callback is not None]
         chosen = _chosen(every, is_chief=is_chief, in_sync=in_sync)
-        given["callbacks"] = [*chosen, *ours]
+        arguments["callbacks"] = [*chosen, *ours]
     for callback in chosen:
         if not hasattr(callback, "validation_data"):
-            callback.validation_data = given.get("validation_data")
+            callback.validation_data = arguments.get("validation_data")
     if not is_chief and "verbose" in bound.signature.parameters:
-        given.setdefault("verbose", 0)
+        arguments.setdefault("verbose", 0)
     return bound
 
 

@@ -87,8 +87,8 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     @property
     def features(self) -> list[FeatureConfig]:
         """The features, in the order of their structure."""
-        found: list[FeatureConfig] = keras.tree.flatten(self.feature_configs)
-        return found
+        features: list[FeatureConfig] = keras.tree.flatten(self.feature_configs)
+        return features
 
     def build(self, input_shape: Any = None) -> None:  # noqa: ARG002
         """Make the small weight."""
@@ -139,25 +139,25 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         features = self.features
         ids = self._ids(inputs)
         if looks_for_shapes():
-            found = {f.name: keras.ops.zeros(rows_shape(f, ids[f.name].shape[0])) for f in features}
+            rows = {f.name: keras.ops.zeros(rows_shape(f, ids[f.name].shape[0])) for f in features}
         elif self._reader is None:
             raise ConfigurationError(
                 f"{self.name!r} has no tables: its model is not distributed. Make and compile it "
                 "in `with strategy.scope():`, and build it by its inputs, not by a call"
             )
         else:
-            found = dict(self._reader.read(ids, self._weights(weights)))
-        cast = [keras.ops.cast(found[feature.name], self.compute_dtype) for feature in features]
+            rows = dict(self._reader.read(ids, self._weights(weights)))
+        cast = [keras.ops.cast(rows[feature.name], self.compute_dtype) for feature in features]
         return keras.tree.pack_sequence_as(self.feature_configs, cast)
 
     def _ids(self, inputs: Any) -> dict[str, Any]:
         """Collect the ids by name of the feature."""
         keras.tree.assert_same_structure(self.feature_configs, inputs)
         ids = _by_name(self.features, inputs)
-        for name, each in ids.items():
-            if not keras.backend.is_int_dtype(keras.backend.standardize_dtype(each.dtype)):
+        for name, array in ids.items():
+            if not keras.backend.is_int_dtype(keras.backend.standardize_dtype(array.dtype)):
                 raise ConfigurationError(
-                    f"ids of feature {name!r} are {each.dtype}, not integers; write "
+                    f"ids of feature {name!r} are {array.dtype}, not integers; write "
                     'keras.Input(…, dtype="int64")'
                 )
         return ids
@@ -174,7 +174,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 "that has none"
             ) from error
         own = _by_name(self.features, weights)
-        return {name: each for name, each in own.items() if each is not None}
+        return {name: weight for name, weight in own.items() if weight is not None}
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:  # noqa: ARG002
         """Compute the shapes without a call, which needs tables."""
@@ -198,10 +198,10 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 def collections_of(model: Any) -> list[DistributedEmbedding]:
     """Find the layers of a model that look up several features, each once."""
     layers = model._flatten_layers()
-    found = {id(layer): layer for layer in layers if isinstance(layer, DistributedEmbedding)}
-    return list(found.values())
+    by_id = {id(layer): layer for layer in layers if isinstance(layer, DistributedEmbedding)}
+    return list(by_id.values())
 
 
 def _by_name(features: list[FeatureConfig], values: Any) -> dict[str, Any]:
     flat = keras.tree.flatten(values)
-    return {feature.name: each for feature, each in zip(features, flat, strict=True)}
+    return {feature.name: value for feature, value in zip(features, flat, strict=True)}

@@ -104,11 +104,11 @@ class EagerSteps(ABC):
 
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         arrays = ((name, self.array(variable)) for name, variable in variables.items())
-        given = self._weights.shared.given
+        last_values = self._weights.shared.given
         return {
             name: array
             for name, array in arrays
-            if name in given and not same_values(array, given[name])
+            if name in last_values and not same_values(array, last_values[name])
         }
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
@@ -184,11 +184,11 @@ class EagerSteps(ABC):
                 if not_finite(reduced) is not None:
                     undo = self.state_copy()
 
-                def taken(name: str | None, given: Any, variable: Any) -> Any:
-                    if name is None or given is None:
+                def taken(name: str | None, gradient: Any, variable: Any) -> Any:
+                    if name is None or gradient is None:
                         return None
-                    if self.has_rows(given) and reduced[name] is named[name]:
-                        return given
+                    if self.has_rows(gradient) and reduced[name] is named[name]:
+                        return gradient
                     return self.tensor(reduced[name], variable)
 
                 self.apply_here(list(map(taken, names, gradients, variables)), variables)
@@ -238,11 +238,11 @@ class EagerSteps(ABC):
         weights, optimizer = self._weights, self._weights.optimizer
         self._follow_rate(optimizer)
         values = weights.exchange(named, changed=changed)
-        made = int(optimizer._iterations.numpy()) + 1
+        iterations = int(optimizer._iterations.numpy()) + 1
         steps = weights.iterations
         if is_running(weights.store.strategy):  # which some strategies count when it ends
-            steps = max(steps, made)
-        optimizer._iterations.assign(steps or made)
+            steps = max(steps, iterations)
+        optimizer._iterations.assign(steps or iterations)
         return values
 
     def _follow_rate(self, optimizer: Any) -> None:

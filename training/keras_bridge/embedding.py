@@ -158,5 +158,5 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 def embeddings_of(model: Any) -> list[Embedding]:
     """Find the layers of a model that are embeddings of ours, each once."""
-    found = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, Embedding)}
-    return list(found.values())
+    by_id = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, Embedding)}
+    return list(by_id.values())

@@ -69,13 +69,13 @@ class HeldWeights:
         if not self._values or self._runtime is None:
             return
         self.give_again(self._values)
-        made = self._runtime.global_step - self._step
-        if made > 0:
+        others_steps = self._runtime.global_step - self._step
+        if others_steps > 0:
             log.log(
                 logging.INFO if self.others_were_told else logging.WARNING,
                 "the last checkpoint has the weights that the chief's program has set after its "
                 "last step; the %d steps that other workers made meanwhile are not in them",
-                made,
+                others_steps,
             )
 
 

@@ -61,15 +61,15 @@ class DatasetCreator:
         Raises:
             TypeError: ``dataset_fn`` returned none.
         """
-        made = self.dataset_fn(context)
-        is_iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
-        if not is_iterable or isinstance(made, list | tuple | dict | str | np.ndarray):
+        dataset = self.dataset_fn(context)
+        is_iterable = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
+        if not is_iterable or isinstance(dataset, list | tuple | dict | str | np.ndarray):
             raise TypeError(
                 "the `dataset_fn` provided to `DatasetCreator` must return a dataset of batches, "
-                f"and returned a {type(made).__name__}; of arrays make one with "
+                f"and returned a {type(dataset).__name__}; of arrays make one with "
                 "rw.data.from_arrays(arrays, batch_size)"
             )
-        return made
+        return dataset
 
 
 def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:

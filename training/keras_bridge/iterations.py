@@ -46,7 +46,7 @@ class Iterations:
     @property
     def _counted(self) -> int:
         steps = max(0, self._store.step - (self._first_step or 0))
-        return max((each.updates for each in self._copies), default=steps)
+        return max((copy.updates for copy in self._copies), default=steps)
 
     def begin_step(self) -> None:
         """Note that a step of the model begins."""

@@ -47,23 +47,23 @@ class FedFeatureReader:
         self._mode: Literal["ask", "given", ""] = ""
         self._next = 0
         self._lookups: list[Lookup] = []
-        self._features = {each.name: each for each in embeddings.features}
+        self._features = {feature.name: feature for feature in embeddings.features}
 
     def read(self, ids: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the rows of the step; outside of one as they are now."""
-        shapes = {n: rows_shape(self._features[n], each.shape[0]) for n, each in ids.items()}
+        shapes = {n: rows_shape(self._features[n], array.shape[0]) for n, array in ids.items()}
         if self._mode == "given":
             return {name: self._taken(shape) for name, shape in shapes.items()}
         if self._mode == "ask":
             self._calls.append((dict(ids), dict(weights)))
             return {name: jax.numpy.zeros(shape, "float32") for name, shape in shapes.items()}
-        if any(isinstance(each, jax.core.Tracer) for each in ids.values()):
+        if any(isinstance(array, jax.core.Tracer) for array in ids.values()):
             raise ConfigurationError(
                 f"{self.layer.name!r} is called in a function that JAX compiles, which cannot wait "
                 "for rows of its tables; call the model outside, or use predict"
             )
-        found = self._embeddings.lookup(_on_host(ids), _on_host(weights))
-        return {name: jax.numpy.asarray(rows) for name, rows in found.items()}
+        looked_up = self._embeddings.lookup(_on_host(ids), _on_host(weights))
+        return {name: jax.numpy.asarray(rows) for name, rows in looked_up.items()}
 
     def _taken(self, shape: tuple[int, ...]) -> Any:
         start, self._next = self._next, self._next + int(np.prod(shape))
@@ -91,8 +91,8 @@ class FedFeatureReader:
             own = {name: ids[name] for name in self._features}
             self._lookups.append(self._embeddings.lookup(own, weights))
         parts = [rows.reshape(-1) for lookup in self._lookups for rows in lookup.values()]
-        found: Array = np.concatenate([np.zeros(0, np.float32), *parts], dtype=np.float32)
-        return found
+        flat: Array = np.concatenate([np.zeros(0, np.float32), *parts], dtype=np.float32)
+        return flat
 
     def note(self, gradient: Array, asked: Any) -> None:  # noqa: ARG002
         """Keep the gradient of the last :meth:`rows` for the end of the step."""
@@ -107,4 +107,4 @@ class FedFeatureReader:
 
 
 def _on_host(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    return {name: np.asarray(each) for name, each in arrays.items()}
+    return {name: np.asarray(array) for name, array in arrays.items()}

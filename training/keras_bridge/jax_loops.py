@@ -67,8 +67,8 @@ class LoopSteps(EagerSteps):
 
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         # Of those that were assigned: what a loop goes on with is not in variables.
-        known = self._arrays
-        assigned = {n: v for n, v in variables.items() if v.value is not known.get(n, v.value)}
+        noted = self._arrays
+        assigned = {n: v for n, v in variables.items() if v.value is not noted.get(n, v.value)}
         return super()._other_values(assigned)
 
     def follow(self) -> None:
@@ -126,9 +126,9 @@ class LoopSteps(EagerSteps):
         self._tell_of_averages()
         weights, optimizer = self._weights, self._weights.optimizer
         names = [str(weights.name_of(v)) for v in optimizer._trainable_variables]
-        given = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
+        named = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
         if weights.worker_reason is None:
-            return self._on_servers(state, given, names, values, loop)
+            return self._on_servers(state, named, names, values, loop)
         if loop.strategy.extended.num_replicas_in_sync > 1:
             raise ConfigurationError(
                 f"{type(optimizer).__name__} {weights.worker_reason}, so it runs on this worker, "
@@ -139,18 +139,18 @@ class LoopSteps(EagerSteps):
         with plainly():
             new, new_state = type(optimizer).stateless_apply(optimizer, state, gradients, values)
         pairs = zip(names, new, map(array_of, values), strict=True)
-        deltas = {name: after - before for name, after, before in pairs if name in given}
+        deltas = {name: after - before for name, after, before in pairs if name in named}
         in_run = is_running(loop.strategy)
 
         def push(deltas: Any, new_state: Any, now: Any) -> list[Array]:
             self._follow_values(names, now)
-            made = {name: np.asarray(delta) for name, delta in deltas.items()}
-            arrays = [np.asarray(each) for each in new_state]
+            arrays_of_deltas = {name: np.asarray(delta) for name, delta in deltas.items()}
+            arrays = [np.asarray(array) for array in new_state]
             is_new = np.array(False)
             with loop.step(in_run=in_run):
                 arrived = weights.exchange(
                     {},
-                    update=lambda _: made,
+                    update=lambda _: arrays_of_deltas,
                     state=lambda: arrays,
                     counts=lambda: is_new.fill(True),
                 )
@@ -180,7 +180,7 @@ class LoopSteps(EagerSteps):
     def _on_servers(
         self,
         state: Sequence[Any],
-        given: Mapping[str, Any],
+        by_name: Mapping[str, Any],
         names: Sequence[Any],
         values: Sequence[Any],
         loop: "Loop",
@@ -192,17 +192,19 @@ class LoopSteps(EagerSteps):
         assert steps_at is not None  # noqa: S101 - every optimizer of Keras counts
         in_run = is_running(loop.strategy)
 
-        def push(given: Any, rate: Any, steps: Any, now: Any) -> list[Array]:
+        def push(named: Any, rate: Any, steps: Any, now: Any) -> list[Array]:
             self._follow_values(names, now)
             if rate is not None:
                 weights.set_rate(float(rate))
             with loop.step(in_run=in_run):
-                arrived = weights.exchange({n: np.asarray(g) for n, g in given.items()})
-            made = max(weights.iterations, int(steps) + 1)
-            return [*self._given(names, arrived), np.asarray(made, steps.dtype)]
+                arrived = weights.exchange({n: np.asarray(g) for n, g in named.items()})
+            iterations = max(weights.iterations, int(steps) + 1)
+            return [*self._given(names, arrived), np.asarray(iterations, steps.dtype)]
 
         now = list(map(array_of, values))
-        *new, steps = self._out(push, [*values, state[steps_at]], given, rate, state[steps_at], now)
+        *new, steps = self._out(
+            push, [*values, state[steps_at]], by_name, rate, state[steps_at], now
+        )
         new_state = list(state)
         new_state[steps_at] = steps
         return new, new_state
@@ -213,9 +215,9 @@ class LoopSteps(EagerSteps):
         The values of the first step are the program's own: they may be older than the job's.
         """
         if self._has_given:
-            known = self._weights.shared.given
+            last_values = self._weights.shared.given
             arrays = zip(names, map(np.asarray, now), strict=True)
-            changed = {name: a for name, a in arrays if not same_values(a, known[name])}
+            changed = {name: a for name, a in arrays if not same_values(a, last_values[name])}
             self._weights.changes.give_before_step(changed)
         self._has_given = True
 
@@ -226,7 +228,7 @@ class LoopSteps(EagerSteps):
 
     def _out(self, function: Any, like: Sequence[Any], *args: Any) -> list[Any]:
         """Call a function on the host, whose results are of these shapes and dtypes."""
-        like = [array_of(each) for each in like]
+        like = [array_of(array) for array in like]
         leaves = jax.tree.leaves((args, like))
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return on_device(function(*args))
@@ -237,7 +239,7 @@ class LoopSteps(EagerSteps):
                 "for arrays of this size: JAX waits for itself on one. Use compile and fit, or "
                 "give this process another processor"
             )
-        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in like]
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in like]
         noted = noting_errors()(function)
         return list(io_callback(noted, shapes, *args, ordered=True))
 

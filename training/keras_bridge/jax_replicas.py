@@ -53,7 +53,7 @@ class OnMesh:
         if self.mesh is None:
             return jax.jit(function)
         everywhere = self._sharding()
-        outs = tuple(everywhere if each else None for each in whole)
+        outs = tuple(everywhere if on_every_device else None for on_every_device in whole)
         return jax.jit(function, in_shardings=(everywhere, None), out_shardings=outs)
 
     def placed(self, data: Any) -> Any:
@@ -105,7 +105,7 @@ class OnMesh:
         tensors = [leaf for leaf, flag in zip(given.leaves, is_tensor, strict=True) if flag]
         by_example = [d for d, flag in zip(given.divided, is_tensor, strict=True) if flag]
         rows = self._places_of_rows(values)
-        found: list[Made] = []
+        results: list[Made] = []
 
         def call(values: Sequence[Any], tensors: Sequence[Any]) -> Any:
             left = iter(tensors)
@@ -117,14 +117,14 @@ class OnMesh:
                 reader.restart()
             offset = jax.numpy.asarray(given.offsets, "int32")[jax.lax.axis_index(_AXIS)]
             with _shaped([(variable, values[i].shape) for i, variable in rows.items()]):
-                made = one(values, offset, given.rebuild(leaves))
-            found.append(made)
-            each = partial(jax.tree.map, lambda value: value[None])
+                result = one(values, offset, given.rebuild(leaves))
+            results.append(result)
+            with_axis = partial(jax.tree.map, lambda value: value[None])
             return (
-                keras.tree.flatten(made.outputs),
-                [mask for mask in made.masks if mask is not None],
-                each(made.losses),
-                each(made.state),
+                keras.tree.flatten(result.outputs),
+                [mask for mask in result.masks if mask is not None],
+                with_axis(result.losses),
+                with_axis(result.state),
             )
 
         divided = _shard_map(
@@ -137,15 +137,15 @@ class OnMesh:
             out_specs=cut,
         )
         flat, masks, losses, state = divided(list(values), tensors)
-        made, left = found[-1], iter(masks)
-        outputs = keras.tree.pack_sequence_as(made.outputs, list(flat))
-        all_masks = [None if mask is None else next(left) for mask in made.masks]
+        result, left = results[-1], iter(masks)
+        outputs = keras.tree.pack_sequence_as(result.outputs, list(flat))
+        all_masks = [None if mask is None else next(left) for mask in result.masks]
         return [
             Made(
                 outputs,
                 all_masks,
                 [loss[replica] for loss in losses],
-                made.per_example,
+                result.per_example,
                 {number: value[replica] for number, value in state.items()},
             )
             for replica in range(self._count)
@@ -156,8 +156,10 @@ class OnMesh:
         variables.
         """
         with keras.src.backend.AutocastScope(None):
-            given = {id(reader.layer._rows.value): reader.layer._rows for reader in self.readers}
-        return {i: given[id(value)] for i, value in enumerate(values) if id(value) in given}
+            variables = {
+                id(reader.layer._rows.value): reader.layer._rows for reader in self.readers
+            }
+        return {i: variables[id(value)] for i, value in enumerate(values) if id(value) in variables}
 
 
 @contextmanager
@@ -173,12 +175,12 @@ def _shaped(shapes: Sequence[tuple[Any, tuple[int, ...]]]) -> Iterator[None]:
             variable._shape = shape
 
 
-def _shard_map(function: Callable[..., Any], **given: Any) -> Any:
+def _shard_map(function: Callable[..., Any], **arguments: Any) -> Any:
     # Layers with loops (RNNs) begin them with zeros, which are the same on all devices: unchecked.
     if hasattr(jax, "shard_map"):
-        return jax.shard_map(function, check_vma=False, **given)
+        return jax.shard_map(function, check_vma=False, **arguments)
     older: Any = import_module("jax.experimental.shard_map")
-    return older.shard_map(function, check_rep=False, **given)
+    return older.shard_map(function, check_rep=False, **arguments)
 
 
 def devices_of(numbers: Sequence[tuple[str, int]]) -> list[Any]:
@@ -188,10 +190,10 @@ def devices_of(numbers: Sequence[tuple[str, int]]) -> list[Any]:
 
 def counts() -> dict[str, int]:
     """Count JAX's devices of each kind."""
-    found = {}
+    numbers = {}
     for kind in ("CPU", "GPU"):
         try:
-            found[kind] = len(jax.local_devices(backend=kind.lower()))
+            numbers[kind] = len(jax.local_devices(backend=kind.lower()))
         except RuntimeError:  # no such platform
-            found[kind] = 0
-    return found
+            numbers[kind] = 0
+    return numbers

@@ -136,8 +136,8 @@ class RowFeed:
 
     def _ids(self, trainable: Any, others: Any, x: Any) -> list[Any]:
         with _all(self._readers, "ask"):
-            given = {"training": False} if self._model._call_has_training_arg else {}
-            self._model.stateless_call(trainable, others, x, **given)
+            arguments = {"training": False} if self._model._call_has_training_arg else {}
+            self._model.stateless_call(trainable, others, x, **arguments)
             return [reader.asked() for reader in self._readers]
 
     def _places(self) -> list[int]:

@@ -230,9 +230,9 @@ class JaxSteps:
         every = self._placed(trainable, every)
         if self._alone is not None:
             state = (every, others, of_optimizer, metrics)
-            made = self._alone.step(self._whole, state, data, self._shared_of)
-            if made is not None:
-                return made
+            outcome = self._alone.step(self._whole, state, data, self._shared_of)
+            if outcome is not None:
+                return outcome
         logs, gradients, others, metrics = self._gradients(
             (every, others, of_optimizer, metrics), data
         )
@@ -254,9 +254,9 @@ class JaxSteps:
             def update(reduced: Mapping[str, Any]) -> Mapping[str, Any]:
                 nonlocal updated
                 # What stands for rows has no gradient of its own.
-                given = [np.zeros(array.shape, array.dtype) for array in every]
-                given = self._placed([reduced[name] for name in self._trainable], given)
-                new, updated = self._apply(before, given, every)
+                zeros = [np.zeros(array.shape, array.dtype) for array in every]
+                zeros = self._placed([reduced[name] for name in self._trainable], zeros)
+                new, updated = self._apply(before, zeros, every)
                 return {
                     name: np.asarray(new[i]) - np.asarray(every[i])
                     for name, i in zip(self._trainable, self._positions, strict=True)
@@ -314,8 +314,8 @@ class JaxSteps:
     def _shared_of(self, state: Any) -> dict[str, Any]:
         """Collect what steps change of the shared weights, in a state of Keras, by name."""
         every, others, _, _ = state
-        found = {name: every[i] for name, i in zip(self._trainable, self._positions, strict=True)}
-        return found | {name: others[i] for i, name in self._pushed}
+        shared = {name: every[i] for name, i in zip(self._trainable, self._positions, strict=True)}
+        return shared | {name: others[i] for i, name in self._pushed}
 
     def _follow(
         self, trainable: Sequence[Any], others: Sequence[Any]
@@ -323,11 +323,11 @@ class JaxSteps:
         """Bring weights and other state up to date for a step whose weights are not those of the
         last one's end.
         """
-        given = dict(zip(self._trainable, trainable, strict=True))
-        changed = self._changed(given)
+        by_name = dict(zip(self._trainable, trainable, strict=True))
+        changed = self._changed(by_name)
         self._weights.changes.give_before_step(changed)
         if not changed:
-            self._arrays.update(given)  # Keras has copied them
+            self._arrays.update(by_name)  # Keras has copied them
             return trainable, others
         values = self._weights.pull()
         self._weights.shared.values.update(values)

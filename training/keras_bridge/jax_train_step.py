@@ -31,11 +31,11 @@ def train_step_with(
     Raises:
         ConfigurationError: It does not call ``stateless_apply`` once, or returns other weights.
     """
-    made: list[Any] = []
+    weights_made: list[Any] = []
 
     def once(of_optimizer: Any, gradients: Any, trainable: Any) -> tuple[Any, Any]:
         new, of_optimizer = apply(of_optimizer, gradients, trainable)
-        made.append(new)
+        weights_made.append(new)
         return new, of_optimizer
 
     object.__setattr__(optimizer, "stateless_apply", once)
@@ -43,11 +43,11 @@ def train_step_with(
         logs, (trainable, *others) = model.train_step(state, data)
     finally:
         object.__delattr__(optimizer, "stateless_apply")
-    if len(made) != 1 or trainable is not made[0]:
+    if len(weights_made) != 1 or trainable is not weights_made[0]:
         raise ConfigurationError(
             f"train_step of {type(model).__name__} has to call "
             "self.optimizer.stateless_apply once and return the weights that it gives; it "
-            f"called it {counted(len(made), 'time')}"
+            f"called it {counted(len(weights_made), 'time')}"
         )
     non_trainable, of_optimizer, metrics = others
     return logs, (trainable, non_trainable, of_optimizer, metrics)

@@ -69,12 +69,12 @@ class InSync:
         if not variables and not logs:
             return {}
         kinds = np.append(_kinds(metrics, self._states.found(), averages), ["mean"] * len(logs))
-        given = np.append(packed(variables), list(logs.values()))
+        numbers = np.append(packed(variables), list(logs.values()))
         if np.isin(kinds, _EXTREMES).any():
-            total = _of_rows(of_all_workers(self._strategy, given[None]), kinds)
+            total = _of_rows(of_all_workers(self._strategy, numbers[None]), kinds)
         else:
-            given = _given(given, kinds, is_first=self._is_first)
-            total = _combined(sum_over_workers(self._strategy, given), kinds, self._count)
+            numbers = _given(numbers, kinds, is_first=self._is_first)
+            total = _combined(sum_over_workers(self._strategy, numbers), kinds, self._count)
         unpack(total, variables)
         return dict(zip(logs, total[len(total) - len(logs) :].tolist(), strict=True))
 
@@ -132,12 +132,14 @@ def _layout(metrics: Sequence[Any]) -> int:
     return zlib.crc32(repr((names, shapes)).encode())
 
 
-def _kinds(metrics: Sequence[Any], found: Mapping[int, str], averages: Sequence[Any] = ()) -> Array:
+def _kinds(
+    metrics: Sequence[Any], kinds_of_states: Mapping[int, str], averages: Sequence[Any] = ()
+) -> Array:
     """Decide how each number of :func:`packed` becomes the job's: a :data:`Combination`, or an
     extreme.
     """
     kinds: list[str] = [
-        found.get(id(variable))
+        kinds_of_states.get(id(variable))
         or combination(
             getattr(variable, "aggregation", "sum"),
             is_float=keras.backend.is_float_dtype(variable.dtype),

@@ -64,8 +64,8 @@ def _table_of(table: Any) -> TableConfig:
 
 
 def _initializer_of(table: Any) -> Initializer | None:
-    given = keras.initializers.get(table.initializer)
-    kind, config = type(given).__name__, given.get_config()
+    initializer = keras.initializers.get(table.initializer)
+    kind, config = type(initializer).__name__, initializer.get_config()
     if kind == "VarianceScaling" and config["mode"] == "fan_out" and config["scale"] == 1.0:
         return None  # keras-rs's default, which its documentation describes as ours
     if kind not in _INITIALIZERS:

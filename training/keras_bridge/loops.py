@@ -66,7 +66,7 @@ def _each_once(objects: Sequence[Any]) -> list[Any]:
     """List each object once, in order; models may hold the same layers, and a Sequential has a
     model in it.
     """
-    return list({id(each): each for each in objects}.values())
+    return list({id(item): item for item in objects}.values())
 
 
 def group_of(model: Any) -> Group:
@@ -218,14 +218,14 @@ def apply(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | N
 
 def loop_of(optimizer: Any, strategy: Strategy) -> Loop:
     """Find or make how a built optimizer shares what it trains."""
-    found: Loop | None = vars(optimizer).get(LOOP)
-    if found is None:
+    loop: Loop | None = vars(optimizer).get(LOOP)
+    if loop is None:
         trained = optimizer._trainable_variables
         models = shared_variables(strategy).models_with(trained)
-        found = Loop(Group(optimizer, trained, models), strategy)
-        object.__setattr__(optimizer, LOOP, found)
+        loop = Loop(Group(optimizer, trained, models), strategy)
+        object.__setattr__(optimizer, LOOP, loop)
         shared_variables(strategy).optimizers.discard(optimizer)  # it needs no scope's end any more
-    return found
+    return loop
 
 
 def strategy_of(optimizer: Any, variables: Sequence[Any] | None = None) -> Strategy | None:

@@ -63,7 +63,7 @@ def grows_with_examples(model: Any, is_own: bool, args: Any, kwargs: Any) -> boo
         args: Arguments of ``compute_loss``, arrays as :class:`~.random_examples.Spec`.
         kwargs: Keyword arguments of ``compute_loss``, in the form of ``args``.
     """
-    given = dict(zip(("x", "y", "y_pred", "sample_weight"), args, strict=False)) | kwargs
+    arguments = dict(zip(("x", "y", "y_pred", "sample_weight"), args, strict=False)) | kwargs
 
     def loss(batch: Any) -> float:
         with keras.StatelessScope():
@@ -74,7 +74,7 @@ def grows_with_examples(model: Any, is_own: bool, args: Any, kwargs: Any) -> boo
             return float(number_of(model._compile_loss(*(batch.get(name) for name in names))))
 
     try:
-        batch = drawn(given, np.random.default_rng(0))
+        batch = drawn(arguments, np.random.default_rng(0))
         once = loss(batch)
         twice = loss(keras.tree.map_structure(_twice, batch))
     except Exception as error:  # noqa: BLE001 - code of the program, on examples that are not its

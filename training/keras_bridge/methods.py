@@ -109,7 +109,7 @@ class DistributedMethods:
         """Share the weights of the model, which is built. A second time does nothing."""
         if self.weights is None:
             optimizers = optimizers_of(self._model)
-            self.loops = any(each is not self._model.optimizer for each in optimizers)
+            self.loops = any(optimizer is not self._model.optimizer for optimizer in optimizers)
             if self.loops:
                 object.__setattr__(self._model.optimizer, COMPILED, False)
             self.weights = self._new_weights()
@@ -208,9 +208,9 @@ class DistributedMethods:
         """Keras' ``evaluate``, of what a strategy's program gives it."""
         evaluate = type(self._model).evaluate.__get__(self._model)
         bound = inspect.signature(evaluate).bind(*args, **kwargs)
-        given = bound.arguments
-        if "x" in given:
-            given["x"] = as_input(given["x"], self.strategy, given.get("steps"))
+        arguments = bound.arguments
+        if "x" in arguments:
+            arguments["x"] = as_input(arguments["x"], self.strategy, arguments.get("steps"))
         before, self._in_evaluation = self._in_evaluation, True  # maybe by a callback of fit
         try:
             return evaluate(*bound.args, **bound.kwargs)
@@ -335,9 +335,9 @@ class DistributedMethods:
                 ) from error
         elif isinstance(self._totals, OnServers) and in_epoch:
             self._totals.combine(model.metrics_variables)
-        found = type(model)._get_metrics_result_or_logs(model, logs)
-        if found is not logs or step_logs is None:
-            return found
+        results = type(model)._get_metrics_result_or_logs(model, logs)
+        if results is not logs or step_logs is None:
+            return results
         return step_logs.of_job(logs, others, in_epoch=in_epoch)
 
     def _what_ended(self, *, in_epoch: bool) -> str:
@@ -366,7 +366,11 @@ def optimizers_of(model: Any) -> list[Any]:
     for value in vars(model).values():
         held.extend(value.values() if isinstance(value, dict) else [])
         held.extend(value if isinstance(value, list | tuple) else [value])
-    kinds = {id(each): each for each in held if isinstance(each, keras.optimizers.Optimizer)}
+    kinds = {
+        id(optimizer): optimizer
+        for optimizer in held
+        if isinstance(optimizer, keras.optimizers.Optimizer)
+    }
     return list(kinds.values()) if has_own_step(model) else []
 
 

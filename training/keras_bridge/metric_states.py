@@ -42,10 +42,10 @@ class MetricStates:
     def watch(self, model: Any) -> None:
         """Note the first call of each metric of a compiled model that is not Keras' own."""
         compiled = getattr(model, "_compile_metrics", None)
-        given = [
+        metrics = [
             getattr(compiled, f"_user_{kind}", None) for kind in ("metrics", "weighted_metrics")
         ]
-        for metric in _own([*model.metrics, *keras.tree.flatten(given)]):
+        for metric in _own([*model.metrics, *keras.tree.flatten(metrics)]):
             if metric not in self._calls and "update_state" not in vars(metric):
                 object.__setattr__(metric, "update_state", self._noting(metric))
 
@@ -137,8 +137,8 @@ def _state_after(metric: Any, calls: Sequence[Any]) -> list[Array]:
         metric.reset_state()
         for args, kwargs in calls:
             metric.update_state(*args, **kwargs)
-    found = ((scope.get_current_value(variable), variable) for variable in metric.variables)
-    return [number_of(variable if new is None else new) for new, variable in found]
+    states = ((scope.get_current_value(variable), variable) for variable in metric.variables)
+    return [number_of(variable if new is None else new) for new, variable in states]
 
 
 def _kind(zero: Array, a: Array, b: Array, *both: Array) -> StateKind:
@@ -147,7 +147,7 @@ def _kind(zero: Array, a: Array, b: Array, *both: Array) -> StateKind:
         "max": np.maximum(a, b),
         "min": np.minimum(a, b),
     }
-    alike = (k for k, each in expected.items() if np.allclose(both, each, rtol=1e-4, atol=1e-6))
+    alike = (k for k, values in expected.items() if np.allclose(both, values, rtol=1e-4, atol=1e-6))
     return next(alike, "other")  # in another order another: the last
 
 

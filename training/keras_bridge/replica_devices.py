@@ -55,5 +55,5 @@ def _numbered(device: Any) -> tuple[str, int]:
     """Find the kind of a device of ours, and its number; of logical GPUs that of the real one."""
     if is_gpu(device):
         return "GPU", physical_gpu(device)
-    found = re.search(r"(\d+)$", device)
-    return "CPU", int(found[1]) if found else 0
+    match = re.search(r"(\d+)$", device)
+    return "CPU", int(match[1]) if match else 0

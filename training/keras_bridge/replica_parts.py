@@ -64,11 +64,11 @@ def device_numbers(
     Raises:
         ConfigurationError: The framework has no GPU of such a number.
     """
-    found = []
+    numbers = []
     for kind, number in devices:
         count = there.get(kind, 0)
         if kind == "CPU" and count:
-            found.append((kind, number % count))
+            numbers.append((kind, number % count))
             continue
         if number >= count:
             raise ConfigurationError(
@@ -76,5 +76,5 @@ def device_numbers(
                 f"runs, has {counted(count, f'{kind} device')} here; give the "
                 f"strategy devices that both have, or install {framework} for GPUs"
             )
-        found.append((kind, number))
-    return found
+        numbers.append((kind, number))
+    return numbers

@@ -134,24 +134,24 @@ class Replicas:
     # -- a call ------------------------------------------------------------------------------
 
     def _divided_call(self, args: Any, kwargs: Any) -> Any:
-        given = self._given(args, kwargs)
-        if given is None:
+        divided = self._given(args, kwargs)
+        if divided is None:
             return self._call(*args, **kwargs)
         variables, seeds = _variables_of(self._model)
         with keras.src.backend.AutocastScope(None):  # whole, not as layers of mixed precision see
             values = [variable.value for variable in variables]
 
-        def one(values: Sequence[Any], offset: Any, given: Any) -> Made:
-            return self._one(variables, seeds, values, offset, given)
+        def one(values: Sequence[Any], offset: Any, parts: Any) -> Made:
+            return self._one(variables, seeds, values, offset, parts)
 
         with self._set_active(active=False):
-            made = self._placement.at_once(one, values, given)
-            if made is None:
-                return self._in_turn(one, variables, values, given)
-        whole = made[0].outputs
+            results = self._placement.at_once(one, values, divided)
+            if results is None:
+                return self._in_turn(one, variables, values, divided)
+        whole = results[0].outputs
         shares = [1 / self._count] * self._count
-        self._combine(made, variables, values, shares)
-        return _with_masks(whole, made[0].masks)
+        self._combine(results, variables, values, shares)
+        return _with_masks(whole, results[0].masks)
 
     def _given(self, args: Any, kwargs: Any) -> Given | None:
         leaves = keras.tree.flatten((args, kwargs))
@@ -171,29 +171,29 @@ class Replicas:
         return Given(leaves, divided, examples, rebuild, self._offsets)
 
     def _in_turn(
-        self, one: One, variables: Sequence[Any], values: Sequence[Any], given: Given
+        self, one: One, variables: Sequence[Any], values: Sequence[Any], parts: Given
     ) -> Any:
-        examples, placement = given.examples, self._placement
+        examples, placement = parts.examples, self._placement
         static = isinstance(examples, int)
         bounds = part_bounds(examples, self._count) if static else _bounds(examples, self._count)
-        made, shares = [], []
+        results, shares = [], []
         for replica, (start, stop) in enumerate(bounds):
             if static and start == stop:
                 continue
             with placement.device(replica):
                 leaves = [
                     placement.move(leaf[start:stop], replica) if divided else leaf
-                    for leaf, divided in zip(given.leaves, given.divided, strict=True)
+                    for leaf, divided in zip(parts.leaves, parts.divided, strict=True)
                 ]
                 own = [placement.move(value, replica) for value in values]
-                made.append(one(own, given.offsets[replica], given.rebuild(leaves)))
+                results.append(one(own, parts.offsets[replica], parts.rebuild(leaves)))
             size = stop - start
             shares.append(size / examples if static else _share(size, examples))
-        flat = [keras.tree.flatten(each.outputs) for each in made]
+        flat = [keras.tree.flatten(result.outputs) for result in results]
         outputs = [self._joined(column) for column in zip(*flat, strict=True)]
-        masks = [self._joined(column) for column in zip(*(e.masks for e in made), strict=True)]
-        self._combine(made, variables, values, shares)
-        return _with_masks(keras.tree.pack_sequence_as(made[0].outputs, outputs), masks)
+        masks = [self._joined(column) for column in zip(*(e.masks for e in results), strict=True)]
+        self._combine(results, variables, values, shares)
+        return _with_masks(keras.tree.pack_sequence_as(results[0].outputs, outputs), masks)
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         if parts[0] is None:
@@ -206,7 +206,7 @@ class Replicas:
         seeds: Sequence[int],
         values: Sequence[Any],
         offset: Any,
-        given: Any,
+        inputs: Any,
     ) -> Made:
         """Call the model for one replica, and take what it would have changed."""
         values = list(values)
@@ -214,7 +214,7 @@ class Replicas:
             dtype = variables[number].dtype
             shift = keras.ops.stack([keras.ops.cast(offset, dtype), keras.ops.cast(0, dtype)])
             values[number] = values[number] + shift
-        args, kwargs = given
+        args, kwargs = inputs
         examples = next(
             leaf.shape[0] for leaf in keras.tree.flatten((args, kwargs)) if _has_examples(leaf)
         )
@@ -227,7 +227,7 @@ class Replicas:
             masks = [_mask_of(leaf) for leaf in keras.tree.flatten(outputs)]
         for leaf in keras.tree.flatten(outputs):
             self._require_examples(leaf, examples)
-        found = scope.state_mapping
+        mapping = scope.state_mapping
         ids = {id(loss) for loss in scope.losses}
         if ids:
             for layer in self._model._flatten_layers():
@@ -238,9 +238,9 @@ class Replicas:
             [keras.ops.sum(loss) for loss in scope.losses],
             [len(loss.shape) > 0 and loss.shape[0] == examples for loss in scope.losses],
             {
-                number: found[id(variable)]
+                number: mapping[id(variable)]
                 for number, variable in enumerate(variables)
-                if found[id(variable)] is not before[id(variable)]
+                if mapping[id(variable)] is not before[id(variable)]
             },
         )
 
@@ -257,17 +257,17 @@ class Replicas:
 
     def _combine(
         self,
-        made: Sequence[Made],
+        results: Sequence[Made],
         variables: Sequence[Any],
         values: Sequence[Any],
         shares: Sequence[Any],
     ) -> None:
         """Give the model's variables, and its losses, what all replicas made of them."""
         home = self._placement.home
-        first = made[0]
+        first = results[0]
         for number in first.state:
             variable, old = variables[number], values[number]
-            news = [home(each.state[number]) for each in made]
+            news = [home(result.state[number]) for result in results]
             how = combination(
                 getattr(variable, "aggregation", None),
                 is_float=keras.backend.is_float_dtype(variable.dtype),
@@ -279,7 +279,7 @@ class Replicas:
             else:
                 variable.assign(old + sum(new - old for new in news))
         for number, per_example in enumerate(first.per_example):
-            losses = [home(each.losses[number]) for each in made]
+            losses = [home(result.losses[number]) for result in results]
             # Functional models refuse it of programs; here it comes from their layers.
             keras.layers.Layer.add_loss(
                 self._model, sum(losses) if per_example else _weighted(losses, shares)
@@ -291,10 +291,10 @@ def _variables_of(model: Any) -> tuple[list[Any], list[int]]:
     generators = [g for layer in model._flatten_layers() for g in layer._seed_generators]
     if keras.backend.backend() != "jax":  # on which a call may not draw without a generator
         generators.append(keras.src.random.seed_generator.global_seed_generator())
-    found = {id(variable): variable for variable in model.variables}
-    found.update((id(generator.state), generator.state) for generator in generators)
+    by_id = {id(variable): variable for variable in model.variables}
+    by_id.update((id(generator.state), generator.state) for generator in generators)
     states = {id(generator.state) for generator in generators}
-    return list(found.values()), [i for i, key in enumerate(found) if key in states]
+    return list(by_id.values()), [i for i, key in enumerate(by_id) if key in states]
 
 
 def _has_examples(leaf: Any) -> bool:

@@ -115,8 +115,8 @@ def follow_optimizers(keras: Any) -> None:
     @functools.wraps(build)
     def built(self: Any, variables: Any) -> None:
         build(self, variables)
-        known = vars(self).get(LOOP) is not None or vars(self).get(COMPILED)
-        if keras.backend.backend() == "jax" and not known:
+        is_shared = vars(self).get(LOOP) is not None or vars(self).get(COMPILED)
+        if keras.backend.backend() == "jax" and not is_shared:
             from .loops import loop_of, strategy_of
 
             self.built = True
@@ -168,23 +168,27 @@ def strategy_for(model: Any, given: Any) -> Any:
             f"distribute={given!r} is no strategy of Ropewalk; give compile one, such as "
             "rw.distribute.ParameterServerStrategy()"
         )
-    made, current = getattr(model, MADE_UNDER, None), current_strategy()
+    made_under, current = getattr(model, MADE_UNDER, None), current_strategy()
     if given is not None:
-        for other in (made, current):
+        for other in (made_under, current):
             if other is not None and other is not given:
                 raise ConfigurationError(
                     f"{model.name!r} belongs to the scope of a {type(other).__name__}, and compile "
                     f"was given another strategy, a {type(given).__name__}"
                 )
         return given
-    if current is not None and made is not current:
-        where = f"in the scope of another {type(made).__name__}" if made else "outside of any scope"
+    if current is not None and made_under is not current:
+        where = (
+            f"in the scope of another {type(made_under).__name__}"
+            if made_under
+            else "outside of any scope"
+        )
         raise ConfigurationError(
             f"{model.name!r} was made {where} and is compiled in the scope of a "
             f"{type(current).__name__}: its weights were not created there. Make the model in the "
             "same `with strategy.scope():`, or compile it outside with distribute=strategy"
         )
-    return made
+    return made_under
 
 
 def _distribute(model: Any, strategy: Strategy) -> None:

@@ -100,17 +100,17 @@ class SharedVariables:
         # Not its name: the strategy's variable is there as long as the job.
         name = self._names.pop(key)
         self.assignments.pop(key, None)
-        for known in (self.values, self.given, self.marks, self._trained_by):
-            known.pop(name, None)
+        for values in (self.values, self.given, self.marks, self._trained_by):
+            values.pop(name, None)
 
     def add_model(self, model: Any) -> None:
         """Know a model that was made in a scope."""
-        self._models = [known for known in self._models if known() is not None]
+        self._models = [reference for reference in self._models if reference() is not None]
         self._models.append(weakref.ref(model))
 
     def living_models(self) -> list[Any]:
         """List the models of the scopes that the program still has, in its order."""
-        return [model for known in self._models if (model := known()) is not None]
+        return [model for reference in self._models if (model := reference()) is not None]
 
     def new_models(self) -> list[Any]:
         """List the models of the scopes that are built and not shared, in the program's order."""
@@ -171,19 +171,23 @@ def strategies_in_use() -> list[Strategy]:
 
 def models_of_scopes() -> list[tuple[Strategy, Any]]:
     """List the models that were made in scopes, each with its strategy."""
-    return [(each, m) for each in _strategies for m in shared_variables(each).living_models()]
+    return [
+        (strategy, m)
+        for strategy in _strategies
+        for m in shared_variables(strategy).living_models()
+    ]
 
 
 def shared_variables(strategy: Strategy) -> SharedVariables:
     """Find or make what a strategy shares of Keras."""
-    found: SharedVariables | None = getattr(strategy, _ATTRIBUTE, None)
-    if found is None:
-        found = SharedVariables()
-        setattr(strategy, _ATTRIBUTE, found)
+    shared: SharedVariables | None = getattr(strategy, _ATTRIBUTE, None)
+    if shared is None:
+        shared = SharedVariables()
+        setattr(strategy, _ATTRIBUTE, shared)
         _strategies.add(strategy)
         if keras.backend.backend() == "torch":  # its replicas have one ``grad`` for each weight
             strategy.extended.run_in_turns()
-    return found
+    return shared
 
 
 def share_anew(strategy: Strategy) -> None:

@@ -40,13 +40,13 @@ class StepLogs:
             if _is_compiled_by_torch():
                 return step(*args, **kwargs)
             with _noting_results(self._model.metrics) as noted:
-                made = step(*args, **kwargs)
-            logs = made[0] if isinstance(made, tuple) else made  # on JAX with the state
+                outcome = step(*args, **kwargs)
+            logs = outcome[0] if isinstance(outcome, tuple) else outcome  # on JAX with the state
             if isinstance(logs, Mapping):
                 self._sources[name] = {
                     log: noted[id(value)] for log, value in _flat(logs) if id(value) in noted
                 }
-            return made
+            return outcome
 
         return watched
 
@@ -71,11 +71,11 @@ class StepLogs:
         sources = self._sources.get(_STEPS[not in_epoch])
         if sources is None or not isinstance(logs, Mapping):
             return logs
-        found: dict[str, Any] = {**dict(_flat(logs)), **others}
+        results: dict[str, Any] = {**dict(_flat(logs)), **others}
         for name, (metric, key) in sources.items():
             result = metric.result()
-            found[name] = result if key is None else dict(_flat(result))[key]
-        return found
+            results[name] = result if key is None else dict(_flat(result))[key]
+        return results
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _noting_results(metrics: list[Any]) -> Iterator[dict[int, tuple[Any, str | N
             value = own()
             kept.append(value)
             parts = _flat(value) if isinstance(value, Mapping) else [(None, value)]
-            noted.update((id(each), (metric, key)) for key, each in parts)
+            noted.update((id(part), (metric, key)) for key, part in parts)
             return value
 
         return result

@@ -33,7 +33,7 @@ class GraphFeatureReader:
 
     def __init__(self, way: Any, embeddings: Embeddings) -> None:
         self._way, self._embeddings = way, embeddings
-        self._features = {each.name: each for each in embeddings.features}
+        self._features = {feature.name: feature for feature in embeddings.features}
         self.waiting = WaitingGradients(NEVER_APPLIED)
         self._lookups: OrderedDict[int, Lookup] = OrderedDict()
         self._numbers = count()
@@ -45,20 +45,20 @@ class GraphFeatureReader:
         @noting_errors()
         def look_up(*arrays: Array) -> list[Array]:
             own = dict(zip(names, arrays, strict=False))
-            found = self._embeddings.lookup(
+            rows = self._embeddings.lookup(
                 own, dict(zip(weighted, arrays[len(names) :], strict=True))
             )
             number = next(self._numbers)
-            self._lookups[number] = found
+            self._lookups[number] = rows
             if len(self._lookups) > _MAX_LOOKUPS:
                 self._lookups.popitem(last=False)
-            return [np.array(number), *(found[name] for name in names)]
+            return [np.array(number), *(rows[name] for name in names)]
 
         def rows_of(way: Any, *arrays: Any) -> Any:
             dtypes = [tf.as_dtype(self._features[name].table.dtype) for name in names]
             number, *rows = tf.numpy_function(look_up, arrays, [tf.int64, *dtypes])
-            for name, each, own in zip(names, rows, arrays, strict=False):
-                each.set_shape(rows_shape(self._features[name], own.shape[0]))
+            for name, tensor, own in zip(names, rows, arrays, strict=False):
+                tensor.set_shape(rows_shape(self._features[name], own.shape[0]))
 
             def back(*gradients: Any) -> Any:
                 noted = tf.numpy_function(self._note(names), [number, *gradients], tf.int32)
@@ -76,7 +76,9 @@ class GraphFeatureReader:
         def note(number: Array, *gradients: Array) -> Array:
             lookup = self._lookups.pop(int(number))
             # The graph's memory goes.
-            kept = {name: np.array(each) for name, each in zip(names, gradients, strict=True)}
+            kept = {
+                name: np.array(gradient) for name, gradient in zip(names, gradients, strict=True)
+            }
             self.waiting.add(lookup, kept)
             return np.zeros((), np.int32)
 

@@ -234,11 +234,14 @@ class TensorFlowSteps(EagerSteps):
                 f"apply_gradients once; it called it {counted(len(handed), 'time')}"
             )
         variables = list(self._trainable.values())
-        found = [handed[0].get(id(variable)) for variable in variables]
+        weight_gradients = [handed[0].get(id(variable)) for variable in variables]
         if self._takes_rows:
-            return logs, found
-        tell_of_rows(optimizer, found, variables)
-        return logs, [None if each is None else tf.convert_to_tensor(each) for each in found]
+            return logs, weight_gradients
+        tell_of_rows(optimizer, weight_gradients, variables)
+        return logs, [
+            None if gradient is None else tf.convert_to_tensor(gradient)
+            for gradient in weight_gradients
+        ]
 
     def _apply_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         optimizer = self._weights.optimizer

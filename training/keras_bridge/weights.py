@@ -166,8 +166,8 @@ class SharedWeights:
         self.shared.is_sharing = True
         try:
             first = {
-                each: self.shared.leaf(each, self.backend.array(variable))
-                for each, variable in self.variables.items()
+                name: self.shared.leaf(name, self.backend.array(variable))
+                for name, variable in self.variables.items()
             }
             model = SharedModel(
                 first,
@@ -197,27 +197,27 @@ class SharedWeights:
 
     def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
         """Find the table of the layer, which another model may have made already."""
-        found = self.shared.table(layer)
-        if found is None:
+        table_and_reader = self.shared.table(layer)
+        if table_and_reader is None:
             with strategy.scope():
                 table = layer.make_table(self._prefix)
-            found = table, self.backend.new_reader(layer, table)
-            self.shared.add_table(layer, *found)
-        self.backend.use_reader(found[1])
-        return found
+            table_and_reader = table, self.backend.new_reader(layer, table)
+            self.shared.add_table(layer, *table_and_reader)
+        self.backend.use_reader(table_and_reader[1])
+        return table_and_reader
 
     def _feature_reader(self, layer: DistributedEmbedding, strategy: Strategy) -> FeatureReader:
         """Find the reader of the layer, whose tables another model may have made already."""
-        found = self.shared.features(layer)
-        if found is None:
+        reader = self.shared.features(layer)
+        if reader is None:
             _require_one_replica(layer, strategy)
             rules = {} if self.trainer is None else self.trainer.rules({"": layer._rows})
             with strategy.scope():
                 embeddings = layer.make_tables(rules.get(""))
-            found = self.backend.new_feature_reader(layer, embeddings)
-            self.shared.add_features(layer, found)
-        self.backend.use_reader(found)
-        return found
+            reader = self.backend.new_feature_reader(layer, embeddings)
+            self.shared.add_features(layer, reader)
+        self.backend.use_reader(reader)
+        return reader
 
     def _has(self, values: Mapping[str, Array]) -> bool:
         """Return whether the weights to train have these values."""
@@ -233,7 +233,7 @@ class SharedWeights:
     ) -> dict[str, Optimizer]:
         if self.trainer is None:
             return {}
-        found = self.trainer.rules(self.variables)
+        optimizers = self.trainer.rules(self.variables)
         for layer, table in zip(embeddings, tables, strict=True):
             rule = layer.optimizer or self.trainer.rules({"": layer._rows}).get("")
             if rule is None:
@@ -245,15 +245,15 @@ class SharedWeights:
                     variable=table.name,
                     optimizer=kind,
                 )
-            found[table.name] = rule
-        return found
+            optimizers[table.name] = rule
+        return optimizers
 
     def _shared_variables(self, decays: Mapping[int, float], *, in_sync: bool) -> dict[str, Any]:
         """Find the floating-point weights by name; in sync those that are equal on all workers.
 
         Every worker has its own seed generators and counters.
         """
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         trained = {id(variable) for variable in self.model.trainable_variables}
         for variable in self.model.weights:
             if in_sync and id(variable) not in trained and id(variable) not in decays:
@@ -261,8 +261,8 @@ class SharedWeights:
             if not keras.backend.is_float_dtype(variable.dtype) or self.is_gradient_way(variable):
                 continue
             path = self._prefix + variable.path
-            found[self.shared.name(variable, path, self.model.name, found)] = variable
-        return found
+            variables[self.shared.name(variable, path, self.model.name, variables)] = variable
+        return variables
 
     # -- values ------------------------------------------------------------------------------
 
@@ -364,10 +364,10 @@ class SharedWeights:
         Its rate may be another number, if it is one. It must train no weight that is new, and be
         the one before it, if that has a state on the servers which may stay there unused.
         """
-        known = {} if self.trainer is None else self.trainer.settings
+        settings = {} if self.trainer is None else self.trainer.settings
         if self.steps and self._state_to_leave and self.model.optimizer is not self.optimizer:
             return False
-        return settings_of(self.model.optimizer) == known and all(
+        return settings_of(self.model.optimizer) == settings and all(
             id(variable) in self._names for variable in self._trained()
         )
 

@@ -110,7 +110,7 @@ def give_own_seeds(layers: Iterable[Any], strategy: Strategy) -> None:
     worker = strategy.extended.input_pipeline_id
     if not worker:
         return
-    for generator in (each for layer in layers for each in layer._seed_generators):
+    for generator in (generator for layer in layers for generator in layer._seed_generators):
         if not hasattr(generator, _ATTRIBUTE):
             object.__setattr__(generator, _ATTRIBUTE, worker)
             seed, count = keras.ops.convert_to_numpy(generator.state).tolist()

@@ -92,10 +92,10 @@ def _rows_of(
         return grows.dim, as_dtype(grows.dtype), _growing(reader, table)
     if fixed is not None and len(fixed.shape) == 2:
         return fixed.shape[1], as_dtype(fixed.dtype), _fixed(reader, table, piece_bytes)
-    tables = [name for name, each in reader.manifest.variables.items() if len(each.shape) == 2]
-    known = ", ".join(map(repr, [*sorted(reader.manifest.tables), *sorted(tables)][:8]))
+    tables = [name for name, record in reader.manifest.variables.items() if len(record.shape) == 2]
+    names = ", ".join(map(repr, [*sorted(reader.manifest.tables), *sorted(tables)][:8]))
     raise UnknownVariableError(
-        f"{reader.path} has no table {table!r}; tables there are {known or 'none'}",
+        f"{reader.path} has no table {table!r}; tables there are {names or 'none'}",
         variable=table,
     )
 

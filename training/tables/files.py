@@ -39,16 +39,16 @@ def format_of_table(path: Path, requested: str | None) -> str:
         ValueError: There is none of that name, or the ending says none.
         MissingExtraError: It is Parquet, and pyarrow is not installed.
     """
-    found = requested if requested is not None else FORMATS.get(path.suffix, "")
-    if found not in FORMATS.values():
+    chosen = requested if requested is not None else FORMATS.get(path.suffix, "")
+    if chosen not in FORMATS.values():
         wanted = f"format={requested!r}" if requested is not None else str(path)
         raise ValueError(
             f"{wanted} is no format of rows; it is one of {', '.join(FORMATS.values())}, which the "
             f"endings {', '.join(FORMATS)} say"
         )
-    if found == "parquet":
+    if chosen == "parquet":
         _parquet()
-    return found
+    return chosen
 
 
 # -- writing ---------------------------------------------------------------------------------
@@ -247,14 +247,14 @@ def _npy_rows(path: Path) -> Rows:
 
 def _safetensors_rows(path: Path) -> Rows:
     with mapped(path) as arrays:
-        found = dict(arrays)
-    if found.keys() != {"keys", "values"}:
+        both = dict(arrays)
+    if both.keys() != {"keys", "values"}:
         raise CheckpointError(
-            f"{path} has the arrays {', '.join(sorted(found)[:8])}, and not keys and values; give "
+            f"{path} has the arrays {', '.join(sorted(both)[:8])}, and not keys and values; give "
             "one of them as an array: safetensors.numpy.load_file(path)[name]",
             path=path,
         )
-    return rows_of_arrays(str(path), found["keys"], found["values"])
+    return rows_of_arrays(str(path), both["keys"], both["values"])
 
 
 def _parquet_rows(path: Path) -> Rows:

@@ -75,7 +75,7 @@ def import_tables(
         CheckpointError: A file of rows is missing or damaged.
         StorageError: The model directory cannot be written.
     """
-    sources = {config: _source_of(config, each) for config, each in tables.items()}
+    sources = {config: _source_of(config, source) for config, source in tables.items()}
 
     def write(name: str) -> Manifest:
         folder = open_model_dir(model_dir).subfolder(name)
@@ -102,9 +102,9 @@ def import_tables(
             files={_FILE: writer.record},
         )
 
-    made = commit_step(model_dir, global_step, write, "import_tables")
-    assert made is not None  # noqa: S101 - there is a manifest
-    return made.path
+    checkpoint = commit_step(model_dir, global_step, write, "import_tables")
+    assert checkpoint is not None  # noqa: S101 - there is a manifest
+    return checkpoint.path
 
 
 def _source_of(config: TableConfig, source: Any) -> Rows:
@@ -112,7 +112,7 @@ def _source_of(config: TableConfig, source: Any) -> Rows:
     if isinstance(source, str | Path):
         rows = rows_of_file(Path(source))
     elif isinstance(source, tuple):
-        keys, values = (np.asarray(to_host(each)) for each in source)
+        keys, values = (np.asarray(to_host(array)) for array in source)
         rows = rows_of_arrays(where, keys, values)
     else:
         rows = rows_of_arrays(where, None, np.asarray(to_host(source)))
@@ -177,9 +177,9 @@ def _planned(
             table=config.name,
         )
     specs = [
-        TensorSpec(f"{config.name}[{start}]:{name}", (min(step, rows.count - start), *row), each)
+        TensorSpec(f"{config.name}[{start}]:{name}", (min(step, rows.count - start), *row), dtype)
         for start in range(0, rows.count, step)
-        for name, (each, row) in _columns(config).items()
+        for name, (dtype, row) in _columns(config).items()
     ]
     record = TableRecord(max_rows=rows.count, dim=config.dim, dtype=dtype.name, parts=1, rule={})
     return _PlannedTable(

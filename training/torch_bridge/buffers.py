@@ -127,7 +127,7 @@ class Buffers:
         after: Any = self._views.arrays()
         if after is None:
             after = self._copies.gradients(self.averages)
-        found: dict[str, MovedAverage] = {}
+        averages: dict[str, MovedAverage] = {}
         for layer in self._layers:
             seen, batches = 0, 1
             if layer.counter is not None:
@@ -137,22 +137,22 @@ class Buffers:
                 computed = batches or _differ(layer.averages, before, after)  # some do not count
                 if not (computed or self._in_sync):  # in sync all push the same
                     continue
-                found[layer.counter] = counted
+                averages[layer.counter] = counted
             decay = decay_of(layer.momentum, batches, seen)
             for name in layer.averages:
-                found[name] = MovedAverage(before[name], after[name], decay)
-        return found
+                averages[name] = MovedAverage(before[name], after[name], decay)
+        return averages
 
     def changed(self) -> dict[str, Array]:
         """Find the values of other buffers that are not what they were when this was called
         last.
         """
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         for name, mark in self._marks_now().items():
             if mark != self._marks[name]:
                 self._marks[name] = mark
-                found[name] = to_array(self._others[name])
-        return found
+                values[name] = to_array(self._others[name])
+        return values
 
     def mark(self) -> None:
         """Note that what the buffers have now is the job's."""

@@ -90,7 +90,7 @@ def write_checkpoint(
     """
     kind = type(optimizer).__name__
     names = {
-        id(parameter): each for each, parameter in named_parameters(optimizer, module, name).items()
+        id(parameter): name for name, parameter in named_parameters(optimizer, module, name).items()
     }
     saved: dict[str, SavedVariable] = {}
     steps = 0
@@ -109,17 +109,19 @@ def write_checkpoint(
             slots: dict[str, Array] = {}
             for slot, start in rule.slot_start().items():
                 own, factor = _SLOTS[kind][slot]
-                given = state.get(own)
+                entry = state.get(own)
                 whole = np.full(tuple(parameter.shape), start, np.float32)
-                slots[slot] = whole if given is None else to_array(given) * np.float32(factor)
+                slots[slot] = whole if entry is None else to_array(entry) * np.float32(factor)
             updates = int(state.get("step", 0 if not state else 1))
             steps = max(steps, updates)
             saved[names[id(parameter)]] = SavedVariable(
                 to_array(parameter), slots, updates, rule.model_dump(mode="json"), trainable=True
             )
-    for each, buffer in named_buffers(module, name).items():
+    for buffer_name, buffer in named_buffers(module, name).items():
         value = to_array(buffer)
-        saved[each] = SavedVariable(value, {}, 0, None, trainable=value.dtype.kind not in "iub")
+        saved[buffer_name] = SavedVariable(
+            value, {}, 0, None, trainable=value.dtype.kind not in "iub"
+        )
     counter = name_of_updates(names.values(), name)
     saved[counter] = SavedVariable(np.array(steps, np.int64), {}, 0, None, trainable=False)
     path = new_checkpoint_path(model_dir, steps if global_step is None else global_step)

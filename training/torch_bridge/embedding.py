@@ -96,8 +96,8 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
             ShapeMismatchError: An id is not in ``[0, vocabulary_size)``.
         """
         ids, scales, device = self._wanted(features, weights)
-        found = self.embeddings.lookup(ids, scales)
-        return KeyedTensor({name: self._leaf(found, name, device) for name in found})
+        rows = self.embeddings.lookup(ids, scales)
+        return KeyedTensor({name: self._leaf(rows, name, device) for name in rows})
 
     def look_ahead(
         self, batches: Iterable[Batch], features: Callable[[Batch], Any], *, count: int = 1
@@ -124,13 +124,13 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
     ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None, Any]:
         """Collect ids and weights by name, on the host, and the device that the rows go to."""
         if isinstance(features, Mapping):
-            ids = {name: _on_host(each) for name, each in features.items()}
+            ids = {name: _on_host(value) for name, value in features.items()}
             if weights is not None:
-                weights = {name: _on_host(each) for name, each in weights.items()}
+                weights = {name: _on_host(value) for name, value in weights.items()}
             return ids, weights, _device_of(features.values())
-        known = {feature.name for feature in self.embeddings.features}
+        names = {feature.name for feature in self.embeddings.features}
         jagged, scales = ragged_of(features)
-        chosen = {name: each for name, each in jagged.items() if name in known}
+        chosen = {name: value for name, value in jagged.items() if name in names}
         if weights is None and scales is not None:
             weights = {name: scales[name] for name in chosen}
         return chosen, weights, features.values().device
@@ -183,9 +183,9 @@ class Collections:
 
     def __init__(self, module: Any, strategy: Strategy) -> None:
         modules = () if module is None else module.modules()
-        self._all = [each for each in modules if isinstance(each, EmbeddingBagCollection)]
-        for each in self._all:
-            if each.embeddings.strategy is not strategy:
+        self._all = [module for module in modules if isinstance(module, EmbeddingBagCollection)]
+        for collection in self._all:
+            if collection.embeddings.strategy is not strategy:
                 raise ConfigurationError(
                     "an EmbeddingBagCollection of this module has tables of another strategy than "
                     "its optimizer; make it with EmbeddingBagCollection(…, strategy=strategy)"
@@ -196,8 +196,8 @@ class Collections:
 
     def clear(self) -> None:
         """Forget the gradients that wait."""
-        for each in self._all:
-            each.zero_grad()
+        for collection in self._all:
+            collection.zero_grad()
 
     def push(self, optimizer: Any) -> PushBeside | None:
         """Make what pushes the gradients that wait, in a step of an optimizer; None: there are
@@ -210,7 +210,7 @@ class Collections:
             ConfigurationError: A GradScaler has taken its scale out of the parameters' gradients
                 alone.
         """
-        waiting = [each for each in self._all if len(each.waiting)]
+        waiting = [collection for collection in self._all if len(collection.waiting)]
         if not waiting:
             return None
         scaled_by = getattr(optimizer, "grad_scale", None)
@@ -224,8 +224,8 @@ class Collections:
 
         def push(scale: float | None) -> None:
             factor = own if scale is None else own * scale
-            for each in waiting:
-                each.apply_gradients(None if factor == 1.0 else factor)
+            for collection in waiting:
+                collection.apply_gradients(None if factor == 1.0 else factor)
 
         return push
 
@@ -237,5 +237,5 @@ def _on_host(ids: Any) -> Any:
 
 
 def _device_of(features: Iterable[Any]) -> Any:
-    devices = (each.device for each in features if isinstance(each, torch.Tensor))
+    devices = (feature.device for feature in features if isinstance(feature, torch.Tensor))
     return next(devices, torch.device("cpu"))

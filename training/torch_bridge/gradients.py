@@ -106,16 +106,16 @@ class GradientsInSync:
 
 def _has_hook(parameter: Any) -> bool:
     """Return whether the program is given the gradient before it is averaged."""
-    given = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-    hooks = [hook for each in given if each for hook in each.values()]
+    hook_tables = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    hooks = [hook for table in hook_tables if table for hook in table.values()]
     return any(getattr(hook, "__module__", None) != __name__ for hook in hooks)
 
 
 def _call_after_backward(parameter: Any, mark: Any, name: str) -> None:
     def hook(parameter: Any) -> None:
-        found = mark()
-        if found is not None:  # else its optimizer is gone
-            found(name, parameter.grad)
+        note = mark()
+        if note is not None:  # else its optimizer is gone
+            note(name, parameter.grad)
 
     trained = parameter.requires_grad
     parameter.requires_grad_(True)  # one that is frozen now may be trained later

@@ -51,7 +51,7 @@ class HostCopies:
             if not self._on_host(tensor) and tensor.layout is torch.strided
         }
         copied = self._copied(elsewhere) if elsewhere else {}
-        return {name: to_gradient(copied.get(name, each)) for name, each in tensors.items()}
+        return {name: to_gradient(copied.get(name, tensor)) for name, tensor in tensors.items()}
 
     def _copied(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         self._make_buffers(tensors)
@@ -74,7 +74,7 @@ class HostCopies:
                 by_kind.setdefault(tensor.device.type, {})[name] = tensor
         for missing in by_kind.values():
             names, device = list(missing), next(iter(missing.values())).device
-            sizes = [each.numel() * each.element_size() for each in missing.values()]
+            sizes = [tensor.numel() * tensor.element_size() for tensor in missing.values()]
             for num_bytes, numbers in blocks_of(sizes):
                 block = self._allocate(num_bytes, device)
                 starts = accumulate((in_lines(sizes[i]) for i in numbers), initial=0)

@@ -107,8 +107,8 @@ class StepsInPlace:
             return None
         self._own.paused = True
         of_variables = self._own.values()
-        known = self._store.variables
-        values = {n: of_variables[known[n].name] for n in (*self._parameters, *self._buffers)}
+        variables = self._store.variables
+        values = {n: of_variables[variables[n].name] for n in (*self._parameters, *self._buffers)}
         if not self._on_servers:  # whose optimizer goes on from what the parameters are
             self._trained.load(values)
         return values
@@ -136,9 +136,9 @@ class StepsInPlace:
         trained, others = self._trained.arrays(), self._others.arrays()
         if trained is None or others is None:
             return None
-        known = self._store.variables
+        variables = self._store.variables
         return self._alone.arrays(
-            [(known[name], array) for name, array in trained.items()],
-            [(known[name], array) for name, array in others.items()],
+            [(variables[name], array) for name, array in trained.items()],
+            [(variables[name], array) for name, array in others.items()],
             adopt=self._on_servers,
         )

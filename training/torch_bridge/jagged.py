@@ -44,7 +44,7 @@ class KeyedJaggedTensor:
         offsets: Any = None,
     ) -> None:
         self._keys, self._values, self._weights = list(keys), values, weights
-        arrays = [None if each is None else to_array(each) for each in (lengths, offsets)]
+        arrays = [None if tensor is None else to_array(tensor) for tensor in (lengths, offsets)]
         jagged = Ragged(to_array(values), row_lengths=arrays[0], offsets=arrays[1])
         if not self._keys or jagged.row_lengths.size % len(self._keys):
             raise ValueError(

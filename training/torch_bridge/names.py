@@ -20,10 +20,10 @@ def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]
     names: dict[int, str] = {}
     if module is not None:
         names = {id(p): plain_name(name) for name, p in module.named_parameters()}
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for group in optimizer.param_groups:
-        given = group.get("param_names") or [None] * len(group["params"])
-        for parameter, own in zip(group["params"], given, strict=True):
+        own_names = group.get("param_names") or [None] * len(group["params"])
+        for parameter, own in zip(group["params"], own_names, strict=True):
             name = names.get(id(parameter), own)
             if name is None and module is not None:
                 raise ValueError(
@@ -34,9 +34,9 @@ def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]
                     "rw.training.torch.prepare(strategy, module, "
                     "torch.nn.ParameterList([weight]), optimizer)"
                 )
-            name = name or f"parameter_{len(found)}"
-            found[f"{prefix}/{name}" if prefix else name] = parameter
-    return found
+            name = name or f"parameter_{len(named)}"
+            named[f"{prefix}/{name}" if prefix else name] = parameter
+    return named
 
 
 def named_buffers(module: Any, prefix: str) -> dict[str, Any]:

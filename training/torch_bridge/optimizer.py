@@ -162,8 +162,8 @@ class DistributedOptimizer(OptimizerFace):
     def _new_model(self, strategy: Strategy, *, mean: bool) -> SharedModel:
         """Parameters, buffers, and what is kept of a state on this worker, as variables."""
         own_state = self._own_state
-        first = {each: to_array(tensor) for each, tensor in self._parameters.items()}
-        names = {id(parameter): each for each, parameter in self._parameters.items()}
+        first = {name: to_array(tensor) for name, tensor in self._parameters.items()}
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
         model = SharedModel(
             first | self._buffers.leaves(),
             self._rules.optimizers(names),
@@ -202,7 +202,10 @@ class DistributedOptimizer(OptimizerFace):
     def _load(self, moved: Mapping[str, MovedAverage] | None = None) -> None:
         self._values = values = self._model.refresh()
         if moved:
-            values = {**values, **{name: each.on(values[name]) for name, each in moved.items()}}
+            values = {
+                **values,
+                **{name: average.on(values[name]) for name, average in moved.items()},
+            }
         self._everything.load(values)
         self._buffers.loaded(self._values)
         self._buffers.mark()
@@ -298,8 +301,8 @@ class DistributedOptimizer(OptimizerFace):
             self._take_changes()
             try:
                 update()
-                made = self._added([n for n, p in self._parameters.items() if p.grad is not None])
-                self._exchange(state, {}, lambda _: made, reduced=self._in_sync is not None)
+                added = self._added([n for n, p in self._parameters.items() if p.grad is not None])
+                self._exchange(state, {}, lambda _: added, reduced=self._in_sync is not None)
             finally:
                 state.undo_refused()
         return loss
@@ -459,9 +462,9 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load into the module, and give the values to all workers."""
-        found = self.module.load_state_dict(state_dict, *args, **kwargs)
+        result = self.module.load_state_dict(state_dict, *args, **kwargs)
         self._shared.publish()
-        return found
+        return result
 
 
 def _one_device(replicas: int, gpus: bool) -> str:

@@ -98,10 +98,10 @@ class OptimizerFace(torch.optim.Optimizer):  # type: ignore[misc]
         What the servers keep is in the job's checkpoints. Its place has the number of steps that
         have made it, by which ``load_state_dict`` knows that it is missing.
         """
-        found: dict[str, Any] = self._optimizer.state_dict()
+        own: dict[str, Any] = self._optimizer.state_dict()
         if self.worker_reason is not None:
-            return found
-        return found | {"state": {}} | self._steps_of_state.entries()
+            return own
+        return own | {"state": {}} | self._steps_of_state.entries()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take groups, and the state of an optimizer that runs on this worker.

@@ -49,13 +49,13 @@ def prepare(strategy: Strategy, *things: Any, train: bool | None = None) -> Any:
             few for each worker's first batch; or the optimizer cannot be shared:
             :class:`DistributedOptimizer`.
     """
-    modules = [each for each in things if isinstance(each, torch.nn.Module)]
+    modules = [thing for thing in things if isinstance(thing, torch.nn.Module)]
     optimizers = {
-        id(each): _shared(each, strategy, modules)
-        for each in things
-        if isinstance(each, torch.optim.Optimizer)
+        id(thing): _shared(thing, strategy, modules)
+        for thing in things
+        if isinstance(thing, torch.optim.Optimizer)
     }
-    prepared = [_prepared(each, strategy, optimizers, train) for each in things]
+    prepared = [_prepared(thing, strategy, optimizers, train) for thing in things]
     worker = strategy.extended.input_pipeline_id
     if worker:
         torch.manual_seed((torch.initial_seed() + worker) % 2**63)
@@ -65,9 +65,9 @@ def prepare(strategy: Strategy, *things: Any, train: bool | None = None) -> Any:
 def _shared(optimizer: Any, strategy: Strategy, modules: list[Any]) -> DistributedOptimizer:
     if len(modules) <= 1:
         return DistributedOptimizer(optimizer, strategy, module=next(iter(modules), None))
-    trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for number, module in enumerate(modules):
-        if trained <= {id(each) for each in module.parameters()}:
+        if trained <= {id(parameter) for parameter in module.parameters()}:
             return DistributedOptimizer(optimizer, strategy, module=module, name=str(number))
     return DistributedOptimizer(optimizer, strategy, module=torch.nn.ModuleList(modules))
 
@@ -134,13 +134,13 @@ class JobScheduler:
             ConfigurationError: The optimizer has not stepped exactly once since the last call.
         """
         updates = self._updates
-        made = updates.own - self._own
-        if not made and updates.is_scaled:  # PyTorch, too, counts a step that is left out
+        steps = updates.own - self._own
+        if not steps and updates.is_scaled:  # PyTorch, too, counts a step that is left out
             updates.add()
-        elif made != 1:
+        elif steps != 1:
             kind = type(self._scheduler).__name__
             raise ConfigurationError(
-                f"{kind}.step() was called after {made} steps of its optimizer, and a scheduler "
+                f"{kind}.step() was called after {steps} steps of its optimizer, and a scheduler "
                 "that prepare was given counts its steps by all workers: call it after each one, "
                 "or, where its unit is the epoch, leave it out of prepare"
             )

@@ -86,7 +86,7 @@ class TorchRules:
         Raises:
             ConfigurationError: A parameter with a decay has a sparse gradient.
         """
-        rows = {name for name, each in gradients.items() if isinstance(each, IndexedSlices)}
+        rows = {name for name, gradient in gradients.items() if isinstance(gradient, IndexedSlices)}
         for (rule, decay, _), group in zip(self._rules, self._optimizer.param_groups, strict=True):
             moves_all = bool(rows) and bool(getattr(rule.rule, "momentum", 0.0))
             if not decay and not moves_all:
@@ -115,7 +115,7 @@ class TorchRules:
             ConfigurationError: The optimizer has no rule any more, or other parameters.
         """
         for number, group in enumerate(self._optimizer.param_groups):
-            rule, _, known = self._rules[number]
+            rule, _, before = self._rules[number]
             if len(group["params"]) != self._sizes[number]:
                 raise ConfigurationError(
                     f"parameter group {number} of this {self.kind} had {self._sizes[number]} "
@@ -125,10 +125,10 @@ class TorchRules:
                     optimizer=self.kind,
                 )
             count = len(group) - sum(key in group for key in _PARAMETERS)
-            if count == len(known) and known.items() <= group.items():
+            if count == len(before) and before.items() <= group.items():
                 continue
             now = _settings(group)
-            if now == known:
+            if now == before:
                 continue
             place = self._place(group)
             if isinstance(place, OnWorker):
@@ -208,10 +208,10 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
     Returns:
         False: the gradients of some worker have infinities, and all leave this step out.
     """
-    found = getattr(optimizer, "found_inf", None)
-    if found is None:
+    scaler_flag = getattr(optimizer, "found_inf", None)
+    if scaler_flag is None:
         return True
-    if strategy.extended.any_worker(bool(found.item())):
+    if strategy.extended.any_worker(bool(scaler_flag.item())):
         return False
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

@@ -67,25 +67,25 @@ class TorchState:
     def now(self, _: object = None, /) -> dict[str, Array]:
         """Read the entries as they are, of the same memory where that is possible."""
         state, none = self.optimizer.state, dict[str, Any]()
-        given = {
+        entries = {
             entry: value
             for name, parameter in self._parameters.items()
             for key, value in state.get(parameter, none).items()
             if (entry := f"{name}/{key}") in self.entries and value is not None
         }
-        return _on_host(given, self._copies)
+        return _on_host(entries, self._copies)
 
     def load(self, entries: Mapping[str, Array]) -> None:
         """Have these entries, and of parameters that have none no state."""
         for name, like in self._like.items():
-            given = {
+            stored = {
                 key: _as(entries[f"{name}/{key}"], value)
                 for key, value in like.items()
                 if f"{name}/{key}" in entries
             }
-            if given:
+            if stored:
                 none = {key: None for key, value in like.items() if value is None}
-                self.optimizer.state[self._parameters[name]] = given | none
+                self.optimizer.state[self._parameters[name]] = stored | none
 
 
 class StateCopy:
@@ -114,24 +114,24 @@ class StateCopy:
 
 def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
     """Flatten the entries to ``parameter/entry``, checked."""
-    given = {
+    stored = {
         f"{name}/{key}": value
         for name, entries in state.items()
         for key, value in entries.items()
         if value is not None
     }
-    flat = _on_host(given, HostCopies())
+    flat = _on_host(stored, HostCopies())
     for name, array in flat.items():
         if not can_keep(array):
-            raise TypeError(f"{name!r} is a {type(given[name]).__name__}")
+            raise TypeError(f"{name!r} is a {type(stored[name]).__name__}")
     return flat
 
 
-def _on_host(given: Mapping[str, Any], copies: HostCopies) -> dict[str, Array]:
+def _on_host(entries: Mapping[str, Any], copies: HostCopies) -> dict[str, Array]:
     """Convert entries to arrays; those of another device in buffers of ``copies``."""
-    dense = {n: t for n, t in given.items() if getattr(t, "layout", None) is torch.strided}
+    dense = {n: t for n, t in entries.items() if getattr(t, "layout", None) is torch.strided}
     copied: Mapping[str, Any] = copies.gradients(dense)
-    return {n: copied[n] if n in copied else np.asarray(value) for n, value in given.items()}
+    return {n: copied[n] if n in copied else np.asarray(value) for n, value in entries.items()}
 
 
 def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

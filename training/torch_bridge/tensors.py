@@ -110,7 +110,7 @@ class Targets:
             names: Names of the tensors to compare.
             given: The values that were loaded last, by name.
         """
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         for name in names:
             tensor = self._tensors[name]
             before, now = given[name], self._view(name, tensor)
@@ -119,46 +119,46 @@ class Targets:
             if now is None or now.shape != before.shape:
                 continue
             if not same_values(now, before):
-                found[name] = now.astype(before.dtype)
-        return found
+                values[name] = now.astype(before.dtype)
+        return values
 
     @property
     def moved(self) -> bool:
         """Whether a tensor has other memory than when its array was made."""
         views = self._views
         for name, tensor in self._tensors.items():
-            known = views.get(name)
-            if known is None or known[0] != (tensor.data_ptr(), tensor.stride()):
+            entry = views.get(name)
+            if entry is None or entry[0] != (tensor.data_ptr(), tensor.stride()):
                 return True
         return False
 
     def keep_memory(self) -> None:
         """Give tensors whose memory was replaced their earlier memory, with the values of now."""
         for name, tensor in self._tensors.items():
-            known = self._views.get(name)
-            if known is None or known[0] == (tensor.data_ptr(), tensor.stride()):
+            entry = self._views.get(name)
+            if entry is None or entry[0] == (tensor.data_ptr(), tensor.stride()):
                 continue
-            memory = known[1]
+            memory = entry[1]
             if memory.shape == tuple(tensor.shape):
                 memory[...] = to_array(tensor)
                 tensor.data = to_tensor(memory)
 
     def arrays(self) -> dict[str, Array] | None:
         """Return the memory of all tensors; None: some are not on the host."""
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name, tensor in self._tensors.items():
             view = self._view(name, tensor)
             if view is None:
                 return None
-            found[name] = view
-        return found
+            arrays[name] = view
+        return arrays
 
     def _view(self, name: str, tensor: Any) -> Array | None:
         """View the tensor's memory; None: it is not on the host, or no array can have it."""
         where = (tensor.data_ptr(), tensor.stride())
-        known = self._views.get(name)
-        if known is not None and known[0] == where:
-            return known[1]
+        entry = self._views.get(name)
+        if entry is not None and entry[0] == where:
+            return entry[1]
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
             return None
         view = to_array(tensor)
