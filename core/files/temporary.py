@@ -161,7 +161,7 @@ def _remove_left(prefix: str) -> None:
 def _locked(path: Path) -> int:
     """Open and lock the folder; -1: it is in use, gone or another user's."""
     try:
-        descriptor = open_folder(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return -1
     try:
