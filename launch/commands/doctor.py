@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, take_settings
 
 if TYPE_CHECKING:
     from .doctor_checks import Step
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @click.command("doctor")
 @click.argument("address")
 @click.option("--timeout-s", default=3.0, show_default=True, help="For each step.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
     """Walk the way to the task at ADDRESS (HOST:PORT), and say which step fails and what to do.
 

@@ -72,9 +72,13 @@ def export_command(
         output = f"model{SUFFIXES.get(kind) or f'-{kind}'}"
     with _as_configuration(output):
         kind = format_of(Path(output), kind)
-        keras_model = _make(model) if model is not None and kind == "keras" else None
+        if model is not None and kind != "keras":
+            raise ConfigurationError(
+                f"--model makes the model of a .keras file; a file of the format {kind} has none"
+            )
+        made = _make(model) if model is not None else None
         names = export(
-            checkpoint, output, format=kind, model=keras_model, prefix=prefix, overwrite=overwrite
+            checkpoint, output, format=kind, model=made, prefix=prefix, overwrite=overwrite
         )
     _say(output, len(names), "variable", kind)
 

@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...worker.process.program import Program, find_program
 from ..job.plan import DECIDED
 from ..options.program import SCRIPT_LAST, program_arguments
-from ..options.settings import settings_options, take_settings
+from ..options.settings import (
+    OF_STANDALONE,
+    is_said,
+    refuse_said,
+    settings_options,
+    take_settings,
+)
 from ..screen.echo import echo
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_OF_ONE_JOB = ("chief", "evaluator", "coordinator", "restarts", "dry_run")
+_OF_ONE_JOB = (
+    "chief", "evaluator", "coordinator", "restarts", "dry_run", "plain", "gpus_per_worker",
+)  # fmt: skip
 _OF_GATEWAY = {
     "log_format",
     "health_port",
@@ -118,7 +125,7 @@ def local_command(
     What follows SCRIPT is the script's.
     """
     if standalone:
-        _refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
+        refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
         _refuse_decided(DECIDED.keys() - _OF_GATEWAY)
         if script is not None or job_file is not None:
             raise ConfigurationError(
@@ -126,13 +133,14 @@ def local_command(
                 "program with `ropewalk submit`"
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
-    _refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
+    refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
+    refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
     _refuse_decided(DECIDED)
     from ..local.cluster import LocalRoles
 
     if job_file is not None:
-        _refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
-        _refuse_said(["gpus_per_worker"], "the job file says it: `resources.gpu` of a role")
+        refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
+        refuse_said(["gpus_per_worker"], "the job file says it: `resources.gpu` of a role")
         counts = _said_counts(workers, ps, chief, evaluator)
         _run_job_file(
             job_file, script, counts, flags, dry_run=dry_run, plain=plain, restarts=restarts
@@ -183,22 +191,6 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
     return cluster.wait()
 
 
-def _is_said(name: str) -> bool:
-    """Return whether the command line itself says a parameter."""
-    context = click.get_current_context()
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _refuse_said(names: Iterable[str], why: str) -> None:
-    """Refuse flags that would have no effect.
-
-    Raises:
-        ConfigurationError: The command line has one of them.
-    """
-    for name in filter(_is_said, names):
-        raise ConfigurationError(f"--{name.replace('_', '-')} has no effect here: {why}")
-
-
 def _refuse_decided(names: Iterable[str]) -> None:
     """Refuse flags of settings that the launcher decides.
 
@@ -206,14 +198,14 @@ def _refuse_decided(names: Iterable[str]) -> None:
         ConfigurationError: The command line has one of them.
     """
     for name in sorted(names):
-        _refuse_said([name], DECIDED[name].why)
+        refuse_said([name], DECIDED[name].why)
 
 
 def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
     """Collect counts by role, of those that the command line says itself."""
     values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
     roles = {"workers": "worker"}
-    return {roles.get(name, name): value for name, value in values.items() if _is_said(name)}
+    return {roles.get(name, name): value for name, value in values.items() if is_said(name)}
 
 
 def _run_job_file(

@@ -10,7 +10,7 @@ from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.outside_text import parse_number
 from ...core.task import MAX_TASK_INDEX, TaskId
 from ..as_driver import chief_client
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, take_settings
 from ..screen.echo import echo
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ANSWER_S = 5.0
     "--to", required=True, metavar="PS", help="The ps that is to lead it: ps-2, ps:2 or 2."
 )
 @click.option("--wait/--no-wait", default=True, help="Wait until it leads.  [default: wait]")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def move_command(address: str, share: int, to: str, wait: bool, **flags: Any) -> None:
     """Have another ps lead SHARE, in the job with replicas whose chief is at HOST:PORT.
 

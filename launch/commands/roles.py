@@ -16,11 +16,12 @@ _TEXTS = {
     "worker": "Run SCRIPT as a worker; without one, run what the coordinator schedules.",
     "evaluator": "Run SCRIPT as the evaluator: evaluate each new checkpoint.",
 }
-# A ps runs no program, waits for no task, and is told when to write.
-_NOT_OF_PS = (
-    "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
-    "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "save_every_steps",
-    "save_every_s", "save_whole_every", "keep_checkpoints", "tensorboard",
+_NOT_OF_PS = dict.fromkeys(
+    (
+        "join_timeout_s", "wait_for_workers", "nonfinite_gradients", "nonfinite_limit",
+        "save_every_steps", "save_every_s", "save_whole_every", "keep_checkpoints", "tensorboard",
+    ),
+    "a ps runs no program, waits for no task, and is told when to write",
 )  # fmt: skip
 
 
@@ -37,8 +38,8 @@ def _role_command(role: str) -> click.Command:
         )
 
     command.__doc__ = _TEXTS[role]
-    hidden = _NOT_OF_PS if role == PS else ()
-    decorated: Any = settings_options(hidden=hidden)(task_options(command))
+    useless = _NOT_OF_PS if role == PS else None
+    decorated: Any = settings_options(useless=useless)(task_options(command))
     decorated = print_tf_config_option(decorated)
     if role != PS:
         decorated = program_arguments(required=role == EVALUATOR)(decorated)

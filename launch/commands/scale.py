@@ -11,7 +11,7 @@ from ...core.errors import ConfigurationError, PeerLostError
 from ...core.settings import CLUSTER_VARIABLE, read_environment
 from ...core.states import State
 from ..as_driver import chief_client
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, refuse_said, take_settings
 from ..screen.echo import echo
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _ANSWER_S = 5.0
     show_default=True,
     help="How long to wait.",
 )
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def scale_command(
     job: str, cluster: str | None, ps: int, wait: bool, timeout_s: float, **flags: Any
 ) -> None:
@@ -48,6 +48,8 @@ def scale_command(
     them; on Kubernetes `ropewalk k8s scale` does. A ps that is started is given its part of the
     shares, and one that leaves hands over.
     """
+    if not wait:
+        refuse_said(["timeout_s"], "with --no-wait nothing is waited for")
     settings = take_settings(flags)
     if cluster is None and ":" not in job:
         cluster = read_environment(CLUSTER_VARIABLE)

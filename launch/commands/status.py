@@ -14,7 +14,7 @@ from ...core.errors import (
     RopewalkError,
 )
 from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, take_settings
 from ..screen.echo import echo
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job instead of tables.")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def status_command(
     job: str | None, cluster: str | None, as_json: bool, timeout_s: float, **flags: Any
 ) -> None:

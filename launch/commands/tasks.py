@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, PS
 from ...core.errors import ConfigurationError
 from ...core.process.loading import quick_loading
@@ -13,8 +14,11 @@ from ...worker.process.logs import set_up_logging
 from ...worker.process.program import find_program
 from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import (
+    OF_STANDALONE,
+    OF_THE_GATEWAY,
     TaskFlags,
     explain,
+    refuse_said,
     resolve_task,
     settings_options,
     take_settings,
@@ -96,11 +100,13 @@ def run_as_task(
             table.add_row(*row)
         TerminalConsole(stderr=True).print(table)
         return
+    is_daemon = settings.standalone or (script is None and role == CHIEF)
+    _refuse_useless(task, is_daemon=is_daemon)
     if settings.supervise and not has_parent():
         from ..container import run_supervised
 
         sys.exit(run_supervised(task, sys.argv[1:], settings))
-    if settings.standalone or (script is None and role == CHIEF):
+    if is_daemon:
         from ..standalone.daemon import run_standalone
 
         if script is not None:
@@ -117,3 +123,22 @@ def run_as_task(
     is_ps = task.task.type == PS
     program = find_program(script, module=module) if script is not None and not is_ps else None
     sys.exit(run_task(task, settings, program, arguments))
+
+
+def _refuse_useless(task: ResolvedTask, *, is_daemon: bool) -> None:
+    """Refuse flags that have no effect for this process.
+
+    Raises:
+        ConfigurationError: The command line has one of them.
+    """
+    if is_daemon:
+        refuse_said(
+            ["chief_returns", "stay_without_chief"],
+            "a standalone cluster knows which lost tasks of a job are started again",
+        )
+        if task.task.type != CHIEF:
+            refuse_said(["model_dir", *OF_THE_GATEWAY], "the chief of a standalone cluster has it")
+        return
+    refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
+    if not task.spec and task.task.type != PS:
+        refuse_said(["host"], "without a cluster this process is alone, and serves loopback")

@@ -9,6 +9,7 @@ import click
 
 from ...core.errors import ConfigurationError
 from ..options.job_file import JOB_FILE, job_option
+from ..options.settings import refuse_said
 from ..screen.echo import echo
 from .command_options import connect_api, find_job, json_option, name_option, where_options
 from .form import Form
@@ -204,6 +205,8 @@ def delete_command(
     """Delete the objects of a job; its tasks save and leave. Checkpoints stay."""
     from .removal import delete_all, delete_with_namespace
 
+    if not namespace_too:
+        refuse_said(["timeout_s"], "nothing is waited for without --namespace-too")
     api, name = find_job(job_file, name, context, namespace)
     if namespace_too:
         done = delete_with_namespace(api, name, timeout_s)

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..options.settings import refuse_said
+
 if TYPE_CHECKING:
     from ..job.model import JobFile
     from .client import KubernetesApi
@@ -34,6 +36,7 @@ def json_option(command: Any) -> Any:
 def find_job(job_file: str, name: str, context: str, namespace: str) -> "tuple[KubernetesApi, str]":
     """Find the API and the name of a job: from --name, else from the job file."""
     if name:
+        refuse_said(["job_file"], "--name says which job")
         return connect_api(context, namespace, None), name
     from ..job.reading import read_job
 

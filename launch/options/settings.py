@@ -1,11 +1,12 @@
 """Command-line options: a flag for every setting, and flags for the process's task."""
 
 import socket
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ...cluster.resolvers.launchers import launcher_resolver
 from ...cluster.resolvers.resolved import ResolvedTask, resolve
@@ -29,14 +30,18 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _CREDENTIALS = (
     "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
 )  # fmt: skip
-NO_CREDENTIALS = frozenset(Settings.model_fields) - frozenset(_CREDENTIALS)
-"""Settings other than credentials; read-only commands hide them."""
+OF_THE_GATEWAY = ("max_jobs", "max_job_workers")
+"""Settings of the chief of a standalone cluster alone."""
+OF_STANDALONE = (*OF_THE_GATEWAY, "max_node_tasks")
+"""Settings of the daemons of a standalone cluster alone."""
+_OF_CALLS = ("token_keys", "max_message_bytes", "chunk_bytes", "tcp_sessions", "shared_memory")
 
 
 def settings_options(
     *,
     defaults: Mapping[str, str] | None = None,
     hidden: Container[str] = (),
+    useless: Mapping[str, str] | None = None,
     without: Container[str] = (),
 ) -> Callable[[_Command], _Command]:
     """Add a flag for every setting.
@@ -44,7 +49,9 @@ def settings_options(
     Args:
         defaults: Defaults that the help shows of settings whose default is another for this
             command.
-        hidden: Settings that the command has no use for; their flags are taken and not listed.
+        hidden: Settings whose flags are taken and not listed.
+        useless: Settings that have no effect here, and why: their flags are refused. Variables
+            are not, which all tasks of a machine may share.
         without: Settings that have no flag here.
     """
 
@@ -55,18 +62,56 @@ def settings_options(
             flag = f"--{name.replace('_', '-')}"
             default = (defaults or {}).get(name) or _shown(field.default)
             text = f"{field.description} [default: {default}]"
-            out_of_sight = name in hidden
-            if field.annotation is bool:
-                flags = f"{flag}/--no-{flag[2:]}"
-                option = click.option(flags, name, default=None, help=text, hidden=out_of_sight)
-            else:
-                option = click.option(
-                    flag, name, default=None, metavar="VALUE", help=text, hidden=out_of_sight
-                )
+            why = (useless or {}).get(name, "")
+            is_switch = field.annotation is bool
+            option = click.option(
+                f"{flag}/--no-{flag[2:]}" if is_switch else flag,
+                name,
+                default=None,
+                metavar=None if is_switch else "VALUE",
+                help=text,
+                hidden=bool(why) or name in hidden,
+                callback=_refusal(why) if why else None,
+            )
             command = option(command)
         return command
 
     return add
+
+
+def _refusal(why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def refuse(_: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value is not None and parameter.name is not None:
+            raise _has_no_effect(parameter.name, why)
+
+    return refuse
+
+
+def _has_no_effect(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"--{name.replace('_', '-')} has no effect here: {why}")
+
+
+def caller_options(command: _Command) -> _Command:
+    """Add the flags that say how a caller shows who it is; those of tasks are refused."""
+    of_tasks = frozenset(Settings.model_fields) - {*_CREDENTIALS, *_OF_CALLS}
+    why = "it is a setting of tasks, and this command only asks them"
+    return settings_options(hidden=_OF_CALLS, useless=dict.fromkeys(of_tasks, why))(command)
+
+
+def is_said(name: str) -> bool:
+    """Whether the command line itself says a parameter."""
+    context = click.get_current_context()
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def refuse_said(names: Iterable[str], why: str) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        ConfigurationError: The command line has one of them.
+    """
+    for name in filter(is_said, names):
+        raise _has_no_effect(name, why)
 
 
 def _shown(default: object) -> str:
@@ -141,6 +186,7 @@ def resolve_task(flags: TaskFlags) -> ResolvedTask:
     Raises:
         ConfigurationError: The flags contradict each other, or something is missing.
     """
+    _check_together(flags)
     if flags.host_template:
         return _from_template(flags)
     if flags.cluster:
@@ -155,6 +201,25 @@ def resolve_task(flags: TaskFlags) -> ResolvedTask:
         overrides=_overrides(flags),
         chief_address=flags.chief_address or "",
     )
+
+
+def _check_together(flags: TaskFlags) -> None:
+    """Check that the flags name the cluster in one way.
+
+    Raises:
+        ConfigurationError: Two of them do.
+    """
+    if flags.cluster and (flags.host_template or flags.replicas):
+        other = "--host-template" if flags.host_template else "--replicas"
+        raise ConfigurationError(
+            f"--cluster and {other} each say what the cluster is; leave one of them out"
+        )
+    if flags.port is not None and (flags.cluster or flags.host_template):
+        raise ConfigurationError(
+            "--port is for hosts that a launcher names without one; in --cluster and "
+            "--host-template an address has its port",
+            port=flags.port,
+        )
 
 
 def _overrides(flags: TaskFlags, index_from: str = "") -> dict[str, str]:

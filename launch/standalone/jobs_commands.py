@@ -7,7 +7,7 @@ import click
 
 from ...core.terminal import terminal_line
 from ..as_driver import cluster_client
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, take_settings
 from ..screen.echo import echo
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
@@ -16,7 +16,7 @@ from .submit_command import follow_to_end
 @click.command("jobs")
 @cluster_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
     """List the jobs and nodes of a standalone cluster."""
     with cluster_client(cluster, take_settings(flags)) as client:
@@ -49,7 +49,7 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
 @click.argument("job")
 @cluster_option
 @click.option("--plain", is_flag=True, help="Plain lines instead of colours.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def attach_command(job: str, cluster: str, plain: bool, **flags: Any) -> None:
     """Show JOB (its id or name) from its first line on, until it ends. Ctrl-C stops it."""
     settings = take_settings(flags)
@@ -63,7 +63,7 @@ def attach_command(job: str, cluster: str, plain: bool, **flags: Any) -> None:
 @cluster_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, or Ctrl-C.")
 @click.option("--task", help="Of one task alone, e.g. worker:1.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags: Any) -> None:
     """Print what the tasks of JOB have printed."""
     from ...core.errors import PeerLostError
@@ -92,7 +92,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
 @cluster_option
 @click.option("--kill", is_flag=True, help="At once, without a checkpoint.")
 @click.option("--reason", default="", help="Shown with the job.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
     """Ask JOB to save and end. If it has ended already, print how."""
     from .tables import how_it_stands

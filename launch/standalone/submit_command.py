@@ -12,7 +12,7 @@ from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ..as_driver import cluster_client
 from ..options.program import program_arguments
-from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import caller_options, refuse_said, take_settings
 from ..screen.echo import echo
 from ..screen.plain import choose_display
 from .cluster_option import cluster_option
@@ -53,7 +53,7 @@ _LARGE_BYTES = 4 * 1024 * 1024
 )  # fmt: skip
 @click.option("--set", "said", multiple=True, metavar="NAME=VALUE", help="A setting of the tasks.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of colours.")
-@settings_options(hidden=NO_CREDENTIALS)
+@caller_options
 def submit_command(
     script: str,
     arguments: tuple[str, ...],
@@ -80,6 +80,8 @@ def submit_command(
     from ...proto.v1 import gateway_pb2
     from ...shipping import own_environment, pack
 
+    if detach:
+        refuse_said(["grace_s", "plain"], "with --detach nothing is followed from here")
     settings = take_settings(flags)
     folder, program = _program(script, project, module=module)
     name = name or (script.partition(":")[0] if module else Path(script).stem)

@@ -29,6 +29,7 @@ FULL = {
     "environment": "cloud",
 }
 CLUSTER_FLAG = json.dumps({"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]})
+CLUSTER = '{"chief":["127.0.0.1:1"],"ps":["127.0.0.1:2"],"worker":["127.0.0.1:3"]}'
 
 
 @pytest.fixture(autouse=True)
@@ -500,36 +501,79 @@ def test_the_help_of_local_tells_its_own_defaults() -> None:
         assert flag not in text
 
 
+NO_EFFECT = [
+    ("local --chief-returns x.py", "--restarts says how often"),
+    ("local --no-chief-returns x.py", "--restarts says"),
+    ("local --health-port 1 x.py", "cannot share a port"),
+    ("local --metrics-port 1 x.py", "cannot share a port"),
+    ("local --log-format time x.py", "shown with the task"),
+    ("local --supervise x.py", "by the launcher itself"),
+    ("local --stay-without-chief x.py", "once its job is over"),
+    ("local --port 1 x.py", "belongs to --standalone"),
+    ("local --max-jobs 1 x.py", "belongs to a standalone cluster"),
+    ("local --job x --coordinator", "`coordinator: true`"),
+    ("local --standalone --restarts 2", "to one job"),
+    ("local --standalone --plain", "to one job"),
+    ("local --standalone --gpus-per-worker 2", "to one job"),
+    ("local --standalone --chief-returns", "--restarts"),
+    ("run --host 127.0.0.1 x.py", "without a cluster this process is alone"),
+    ("run --max-node-tasks 1 x.py", "belongs to a standalone cluster"),
+    (f"worker --index 0 --cluster {CLUSTER} --max-jobs 1 x.py", "a standalone cluster"),
+    (f"chief --index 0 --cluster {CLUSTER} --chief-returns", "which lost tasks of a job"),
+    (f"ps --index 0 --cluster {CLUSTER} --standalone --stay-without-chief", "which lost tasks"),
+    (f"ps --index 0 --cluster {CLUSTER} --standalone --model-dir m", "the chief of"),
+    (f"ps --index 0 --cluster {CLUSTER} --standalone --max-jobs 1", "the chief of"),
+    ("ps --index 0 --save-every-s 5", "a ps runs no program"),
+    ("status --save-every-s 5", "a setting of tasks"),
+    ("status --supervise", "a setting of tasks"),
+    ("jobs --cluster a:1 --lease-s 5", "a setting of tasks"),
+    ("submit --cluster a:1 --detach --grace-s 5 x.py", "nothing is followed"),
+    ("submit --cluster a:1 --detach --plain x.py", "nothing is followed"),
+    ("scale a:1 --ps 2 --no-wait --timeout-s 5", "nothing is waited for"),
+    ("k8s status --name a --job b", "--name says which job"),
+    ("k8s delete --name a --timeout-s 5", "without --namespace-too"),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(["--chief-returns", "x.py"], "--restarts says how often", id="chief returns"),
-        pytest.param(["--no-chief-returns", "x.py"], "--restarts says", id="chief stays away"),
-        pytest.param(["--health-port", "1", "x.py"], "cannot share a port", id="port for probes"),
-        pytest.param(["--metrics-port", "1", "x.py"], "cannot share a port", id="port for metrics"),
-        pytest.param(["--log-format", "time", "x.py"], "shown with the task", id="log format"),
-        pytest.param(["--supervise", "x.py"], "by the launcher itself", id="supervise"),
-        pytest.param(["--stay-without-chief", "x.py"], "once its job is over", id="stay"),
-        pytest.param(["--port", "1", "x.py"], "belongs to --standalone", id="port of no cluster"),
-        pytest.param(["--job", "x", "--coordinator"], "`coordinator: true`", id="in the job file"),
-        pytest.param(["--standalone", "--restarts", "2"], "to one job", id="of one job"),
-        pytest.param(["--standalone", "--chief-returns"], "--restarts", id="of no job"),
-    ],
+    ("arguments", "words"), NO_EFFECT, ids=[arguments for arguments, _ in NO_EFFECT]
 )
 def test_a_flag_without_an_effect_is_refused_with_what_to_say_instead(
-    arguments: list[str], words: str
+    arguments: str, words: str
 ) -> None:
-    result = CliRunner().invoke(cli.ropewalk, ["local", *arguments], standalone_mode=False)
+    result = CliRunner().invoke(cli.ropewalk, arguments.split(), standalone_mode=False)
     assert isinstance(result.exception, ConfigurationError)
     assert "has no effect here: " in str(result.exception)
     assert words in str(result.exception)
+
+
+def test_a_variable_without_an_effect_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_SAVE_EVERY_S", "5")
+    monkeypatch.setenv("ROPEWALK_MAX_JOBS", "5")
+    shown("--index", "0", "--cluster", CLUSTER_FLAG, role="ps")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--replicas", "ps=1"],
+        ["--replicas", "ps=1", "--host-template", "{role}-{index}:1"],
+        ["--port", "1"],
+    ],
+    ids=["replicas", "template", "port"],
+)
+def test_a_cluster_is_named_in_one_way(flags: list[str]) -> None:
+    result = show("--cluster", CLUSTER_FLAG, "--index", "0", *flags, role="ps")
+    assert isinstance(result.exception, ConfigurationError)
+    assert flags[-2] in str(result.exception) or flags[0] in str(result.exception)
 
 
 def test_the_help_of_ps_lists_no_flags_of_training() -> None:
     text = help_of("ps")
     assert "--max-sessions" in text
     assert "--model-dir" in text  # a ps writes below its own
-    for flag in ("--save-every-s", "--nonfinite-limit", "--heartbeat-s"):
+    assert "--request-timeout-s" in text  # steps wait for each other so long
+    for flag in ("--save-every-s", "--nonfinite-limit", "--wait-for-workers"):
         assert flag not in text
 
 
@@ -546,5 +590,5 @@ def test_without_a_job_on_this_machine_the_status_says_what_to_give(
 def test_a_ps_does_not_list_what_only_trains() -> None:
     listed = CliRunner().invoke(cli.ropewalk, ["ps", "--help"]).output
     assert "--orphan-timeout-s" in listed
-    for flag in ("--wait-for-workers", "--save-every-s", "--nonfinite-limit", "--heartbeat-s"):
+    for flag in ("--wait-for-workers", "--save-every-s", "--nonfinite-limit"):
         assert flag not in listed
