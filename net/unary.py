@@ -90,7 +90,8 @@ def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
         raise UnauthenticatedError(f"the authorization is longer than {_MAX_AUTHORIZATION} bytes")
     visitor = guard.admit(call.path, authorization, call.origin.principal, call.origin.address)
     answer = guard.answer(call.path, authorization)
-    return replace(visitor, is_waiting=call.is_waiting), [(ANSWER, answer)] if answer else []
+    seen = replace(visitor, is_waiting=call.is_waiting, is_connected=call.link.is_open)
+    return seen, [(ANSWER, answer)] if answer else []
 
 
 def claim_of(request: Message) -> Incarnation | None:

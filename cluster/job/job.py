@@ -8,7 +8,7 @@ A job ends in this order: the workers finish, the chief's program finishes, the 
 written, every task is told ``DONE``, the chief ends.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
@@ -163,7 +163,7 @@ class Job:
             FencedError: A newer incarnation of the task has registered.
         """
         member = self._current(who, now)
-        member.heard = now
+        member.hear(now)
         member.report = report
         if member.state is State.LOST:
             member.enter(State.ALIVE, now, "came back")
@@ -281,12 +281,32 @@ class Job:
         self.members[task].enter(State.FAILED, now, why)
         self.fail(f"{task}: {why}")
 
-    def expire(self, *, now: float) -> list[TaskId]:
-        """Mark tasks whose lease ran out; return them. A lost ps fails the job."""
+    def silent(self, *, now: float) -> list[Member]:
+        """Tasks that are alive and whose lease ran out."""
+        return [
+            member
+            for member in self.members.values()
+            if member.state is State.ALIVE and now - member.heard > self.lease_s
+        ]
+
+    def expire(
+        self, *, now: float, there: Container[TaskId] = (), late_s: float = 0.0
+    ) -> list[TaskId]:
+        """Mark tasks whose lease ran out as lost; return them. A lost ps fails the job.
+
+        Args:
+            now: The current time.
+            there: Tasks whose process is there: one that runs a program is late, and not lost.
+                Whatever one runs for others can be run elsewhere.
+            late_s: How long a task may be late. Unit: seconds.
+        """
         lost = []
-        for member in self.members.values():
-            if member.state is State.ALIVE and now - member.heard > self.lease_s:
-                silent = f"no sign of life for {now - member.heard:.0f} s"
+        for member in self.silent(now=now):
+            silent_s = now - member.heard
+            silent = f"no sign of life for {silent_s:.0f} s"
+            if member.task in there and not member.report.serves and silent_s <= late_s:
+                member.is_late, member.detail = True, f"{silent}, but its process is there"
+            else:
                 member.enter(State.LOST, now, silent)
                 lost.append(member.task)
                 if member.task.type == PS and not self._shares_move:

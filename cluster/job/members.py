@@ -21,6 +21,7 @@ class Member:
         heard: Time of the task's last message.
         exit_code: With which its process has ended or ends; 0: nobody has said.
         knows: The phase of the job that the task says it was told.
+        is_late: Whether its lease has run out, and its process is there.
     """
 
     task: TaskId
@@ -37,6 +38,7 @@ class Member:
     counters: PsCounters | None = None
     knows: Phase = Phase.RUNNING
     challenge: Challenge | None = None
+    is_late: bool = False
 
     @property
     def process(self) -> Process:
@@ -55,6 +57,13 @@ class Member:
             self.state, self.since = state, now
         if detail or state is State.ALIVE:
             self.detail = detail
+        self.is_late = False
+
+    def hear(self, now: float) -> None:
+        """A message of it has come."""
+        self.heard = now
+        if self.is_late:
+            self.is_late, self.detail = False, ""
 
 
 class Members(dict[TaskId, Member]):

@@ -221,12 +221,14 @@ class Visitor:
         principal: Principal of the caller; None: this server does not ask.
         address: Where it is.
         is_waiting: Returns whether it still waits for the answer.
+        is_connected: Returns whether its connection is open; also after the answer.
     """
 
     _guard: Guard
     principal: Principal | None
     address: str = ""
     is_waiting: Callable[[], bool] = lambda: True
+    is_connected: Callable[[], bool] = lambda: True
 
     @property
     def mode(self) -> SecurityMode:

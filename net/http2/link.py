@@ -69,6 +69,10 @@ class Http2Link:
         """Why the connection is broken; empty: it is not."""
         return self._broken
 
+    def is_open(self) -> bool:
+        """Whether it has not ended, as far as is known here."""
+        return not self._broken
+
     def go_away(self, code: Code = Code.NO_ERROR) -> None:
         """Take no more streams; open ones continue. Idempotent."""
         with self.state.changed:

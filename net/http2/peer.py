@@ -146,6 +146,7 @@ class Peer:
         standing: Standing of the caller.
         caller: Principal that made the first call that was admitted; None: that is not known.
         has_called: Whether it has called anything.
+        renews: Whether it has renewed a lease.
         is_held: Whether it has sent too much, is not read any more, and will be closed.
         watched_by: The selector that it is registered with.
         watched_for: The events that it is registered for.
@@ -167,6 +168,7 @@ class Peer:
         self.standing = Standing.STRANGER
         self.caller: Principal | None = None
         self.has_called = False
+        self.renews = False
         self.is_held = False
         self.watched_by: selectors.BaseSelector | None = None
         self.watched_for = 0
@@ -295,6 +297,7 @@ class Peer:
         if request is None:
             return
         call.was_dispatched = True
+        self.renews |= accepted.renews
         takes_nothing = self.link.answers.num_bytes > _UNTAKEN_BYTES and not accepted.renews
         if takes_nothing or not self._begin_work():
             self._refuse(waiting, _NO_MORE_CALLS)

@@ -41,6 +41,7 @@ _UNTAKEN_S = 1.0  # nothing of its answers was taken for so long
 _SWEEP_S = 0.5
 _SWEEP_STRANGERS_S = 0.05
 _TAKEN_PERIOD_S = 0.01
+_RENEWING_S = 300.0  # as long as tasks wait for one that is late
 _LEAVING_S = 5.0  # for a client to learn that it should disconnect
 
 
@@ -405,6 +406,8 @@ class Http2Server:
             peer.idle_since = now
             return
         limit_s = self._idle_s if peer.has_called else min(_FIRST_CALL_S, self._idle_s)
+        if peer.renews:  # while it is open, who renews no lease any more is late, and not lost
+            limit_s = max(limit_s, _RENEWING_S)
         idle_s = now - peer.idle_since
         if idle_s >= limit_s:
             with contextlib.suppress(OSError):

@@ -29,6 +29,7 @@ from ...proto.v1 import chief_pb2
 from ...telemetry.task_metrics import SaveCounters
 from .cuts import JobCuts
 from .leaders import Leaders
+from .presence import Presence
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class LockedJob:
         # For a program that is not in this process: the checkpoint to begin with, or none ("").
         self.begins_with: str | None = None
         self.saves = SaveCounters()
+        self.presence = Presence()
 
     @contextmanager
     def open(self) -> Iterator[tuple[Job, float]]:
@@ -92,7 +94,7 @@ class ChiefServicer:
         self._settings = settings
 
     def Register(
-        self, request: chief_pb2.RegisterRequest, _: Visitor
+        self, request: chief_pb2.RegisterRequest, visitor: Visitor
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
         task = codec.task_from_wire(request.task)
@@ -114,6 +116,7 @@ class ChiefServicer:
                     is_gone=_has_ended(job.members.get(task)),
                     serves=request.serves,
                 )
+                self._locked_job.presence.hear(who, visitor.is_connected)
                 phase, reason, held = job.phase, job.reason, job.is_held(who, now)
         except OtherJobError as error:
             log.warning("refused: %s", error)
@@ -130,7 +133,7 @@ class ChiefServicer:
         )
 
     def Heartbeat(
-        self, request: chief_pb2.HeartbeatRequest, _: Visitor
+        self, request: chief_pb2.HeartbeatRequest, visitor: Visitor
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
         who = codec.sender_of(request)
@@ -138,6 +141,7 @@ class ChiefServicer:
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
+            self._locked_job.presence.hear(who, visitor.is_connected)
             reason, held = job.reason, job.is_held(who, now)
         cut = self._locked_job.cuts.number
         return chief_pb2.HeartbeatResponse(

@@ -157,3 +157,31 @@ def test_a_step_that_a_hanging_ps_does_not_answer_says_which_ps(
             "\n".join(result.output[task]),
         ), result.text
     assert result.exit_code == 138
+
+
+BUSY = """
+import ctypes, json, os
+import numpy as np
+import ropewalk as rw
+
+me = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+with rw.distribute.ParameterServerStrategy().scope():
+    w = rw.Variable(np.zeros(3, np.float32), name="w")
+for step in range(4):
+    if me == "worker" and step == 2:
+        ctypes.PyDLL(None).sleep(8)  # with the interpreter's lock
+    w.assign_add(np.ones(3, np.float32))
+print("w is", w.numpy()[0], flush=True)
+"""
+
+
+def test_a_worker_that_keeps_the_lock_for_longer_than_its_lease_is_waited_for(
+    run_cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    options = ["--lease-s", "2", "--heartbeat-s", "0.3", "--model-dir", "m"]
+    result = run_cli("local", "--workers", "1", "--ps", "1", "--plain", *options, "busy.py")
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = result.stdout + result.stderr
+    assert "was lost" not in said
+    assert "worker:0 | w is 8.0" in said, said  # its last steps are in the model

@@ -128,8 +128,12 @@ class ChiefLoop:
 
     def _turn(self) -> None:
         self._attach()
+        late_s = self._settings.orphan_timeout_s
         with self._locked_job.open() as (job, now):
-            for task in job.expire(now=now):
+            presence = self._locked_job.presence
+            presence.keep(job.members)
+            there = {each.task for each in job.silent(now=now) if presence.is_there(each)}
+            for task in job.expire(now=now, there=there, late_s=late_s):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
             self._warn_of_replicas(job.members.uneven_replicas())
         self._summarize()
@@ -333,7 +337,7 @@ class ChiefLoop:
         began = self._locked_job.clock.now()
         waits = WaitLog(
             self._who.task,
-            limit=f"a task without a sign of life for {self._settings.lease_s:g} s is given up",
+            limit=f"a task that is gone is given up after {self._settings.lease_s:g} s",
             clock=self._locked_job.clock,
         )
         while True:

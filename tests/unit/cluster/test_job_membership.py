@@ -107,6 +107,28 @@ def test_a_task_is_lost_only_after_its_whole_lease() -> None:
     assert job.members[W0].since == pytest.approx(LEASE + 0.1)
 
 
+def test_a_silent_task_whose_process_is_there_is_late_and_not_lost() -> None:
+    job, lives = _job(CHIEF, W0, W1)
+    _beat(job, lives[CHIEF], lives[W1], now=11)
+    assert [member.task for member in job.silent(now=12)] == [W0]
+    assert job.expire(now=12, there={W0}, late_s=300) == []
+    member = job.members[W0]
+    assert (member.state, member.is_late) == (State.ALIVE, True)
+    assert member.detail == "no sign of life for 12 s, but its process is there"
+    assert W0 in job.members.waited_for()
+    _beat(job, lives[W0], now=38)
+    assert (member.state, member.detail, member.is_late) == (State.ALIVE, "", False)
+    assert job.expire(now=38 + LEASE + 0.1, there=set()) == [CHIEF, W0, W1]
+
+
+def test_a_task_is_late_for_a_bounded_time_and_not_at_all_if_it_only_serves() -> None:
+    job, _ = _job(CHIEF)
+    job.register(W0, now=0)
+    job.register(W1, now=0, serves=True)
+    assert job.expire(now=11, there={CHIEF, W0, W1}, late_s=300) == [W1]
+    assert job.expire(now=301, there={CHIEF, W0}, late_s=300) == [CHIEF, W0]
+
+
 def test_a_lost_worker_does_not_fail_the_job_and_may_come_back() -> None:
     job, lives = _job(CHIEF, W0, W1)
     job.expire(now=11)
