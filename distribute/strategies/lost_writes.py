@@ -36,6 +36,11 @@ class LostWrites:
         self._runtime = runtime
         self._may_warn = not runtime.task.is_chief
         self._before: frozenset[str] = frozenset()
+        self._expected: set[str] = set()
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Warn of no write to these: what a worker assigns to them is made of no others' values."""
+        self._expected.update(names)
 
     def note(self, assigned: Iterable[str], writes: Sequence[Write]) -> None:
         """Note what a step writes.
@@ -47,6 +52,7 @@ class LostWrites:
         if not self._may_warn:
             return
         whole = {*assigned, *(each.variable for each in writes if _is_whole(each))}
+        whole -= self._expected
         definition = self._runtime.session.variables.definition
         now = frozenset(name for name in whole if _is_array_of_floats(definition(name)))
         again, self._before = now & self._before, now

@@ -421,6 +421,10 @@ class ParameterServerExtended(StrategyExtended):
                 [Write(v.name, add, moved.added(), moved.decay) for v, moved in moves]
             )
 
+    def last_write_counts(self, variables: Iterable[Variable]) -> None:
+        """Warn of no write to them."""
+        self._step.lost_writes.expect(variable.name for variable in variables)
+
     def as_one_step(self) -> AbstractContextManager[None]:
         """See :meth:`StrategyExtended.as_one_step`."""
         return self._step.count.as_one()

@@ -74,7 +74,7 @@ class ServerStep:
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self.count = ServerStepCount()
         self._finite = FiniteUpdates(runtime)
-        self._lost_writes = LostWrites(runtime)
+        self.lost_writes = LostWrites(runtime)
         self.delayed = DelayedRows()
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
@@ -357,7 +357,7 @@ class ServerStep:
         pushes, beside = self._pushes, self._beside
         assigned, writes = self._take_writes()
         if assigned or writes:
-            self._lost_writes.note(assigned, writes)
+            self.lost_writes.note(assigned, writes)
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, self.count.increment
         hyperparameters, self._hyperparameters = self._hyperparameters, None

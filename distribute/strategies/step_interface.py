@@ -6,7 +6,7 @@ differs.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +149,12 @@ class StepInterface:
         """
         for variable, moved in moves:
             variable.assign(moved.after)
+
+    def last_write_counts(self, variables: Iterable[Variable]) -> None:
+        """Say that each worker has values of its own of some variables, made of no others'.
+
+        What is assigned to them last is what checkpoints have, and nothing is lost by it.
+        """
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Decide whether a step's deltas, made by an optimizer of this worker, are to change

@@ -384,6 +384,32 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
     assert worker == ([5.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
 
 
+def test_a_worker_is_not_told_that_its_own_queue_loses_what_others_have_written() -> None:
+    torch: Any = pytest.importorskip("torch")
+
+    def program() -> list[str]:
+        import logging
+
+        said: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("ropewalk").addHandler(handler)
+        strategy = rw.distribute.ParameterServerStrategy()
+        net = torch.nn.Linear(1, 1)
+        net.register_buffer("queue", torch.zeros(2))
+        optimizer = rw.training.torch.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), 0.1), strategy, module=net
+        )
+        for step in range(3):
+            net.queue[:] = step + 1
+            net(torch.ones(1)).sum().backward()
+            optimizer.step()
+        return [each for each in said if "as a whole" in each]
+
+    with rw.testing.LocalCluster(workers=1, ps=1) as cluster:
+        assert list(cluster.run(program).values()) == [[], []]
+
+
 def test_a_queue_that_changed_after_the_last_step_is_not_undone_by_refresh() -> None:
     torch: Any = pytest.importorskip("torch")
 

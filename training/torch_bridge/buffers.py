@@ -89,7 +89,7 @@ class Buffers:
         self.averages = {name: tensor for name, tensor in every.items() if name in shared}
         others = {} if in_sync else {n: t for n, t in every.items() if n not in shared}
         self.tensors = self.averages | others
-        self._others, self._in_sync = others, in_sync
+        self._others, self._in_sync, self._strategy = others, in_sync, strategy
         self._marks = self._marks_now()
         self._views, self._copies = Targets(self.averages), HostCopies()
 
@@ -111,6 +111,7 @@ class Buffers:
             if key not in self._every:
                 self._every[key] = _Shared(variables[name], to_array(tensor))
                 weakref.finalize(tensor, self._every.pop, key, None).atexit = False
+        self._strategy.extended.last_write_counts([variables[name] for name in self._others])
 
     def loaded(self, values: Mapping[str, Array]) -> None:
         """Note values, by name, that the buffers have by now."""

@@ -51,6 +51,17 @@ def test_a_worker_is_told_once_of_what_it_assigns_in_two_steps_in_turn(said: Any
     assert "worker:0 assigns 'mean' as a whole" in said()[0]
 
 
+def test_what_each_worker_has_for_itself_is_no_loss(said: Any) -> None:
+    lost = of_task()
+    lost.expect(["mean"])
+    for _ in range(3):
+        lost.note(["mean"], [])
+    assert said() == []
+    for _ in range(2):
+        lost.note(["mean", "variance"], [])
+    assert "worker:0 assigns 'variance' as a whole" in said()[0]
+
+
 def test_what_is_not_assigned_in_turn_is_no_habit(said: Any) -> None:
     lost = of_task()
     for names in (["mean"], ["variance"], [], ["mean"], []):
