@@ -245,7 +245,8 @@ def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(
         order = [record, GiveUpShare(0, 3, PS[0], keeps=True), led]
         assert [each for each in job.told if each in order] == order
         leaders = job.locked_job.leaders
-        wait_until(lambda: leaders.now()[0].epoch == 3, 10)
+        # In the next epoch the ps that is to leave is left out, which may come first.
+        wait_until(lambda: leaders.now()[0].epoch >= 3, 10)
         assert (leaders.failovers, leaders.last_failover_s) == (0, 0), "nothing was lost"
 
 
