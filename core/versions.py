@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Increased when the wire contract changes incompatibly; see proto/README.md.
-PROTOCOL = 7
+PROTOCOL = 8
 
 
 @dataclass(frozen=True, slots=True)

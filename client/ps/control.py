@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from ...cluster.access.principal import Principal
-from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ...cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import FollowerState, PsReport, ShareState
 from ...core.checkpoint.manifest import FileRecord, TensorRecord
@@ -307,16 +307,8 @@ class PsControl(WatchingClient):
 
     # -- shares --------------------------------------------------------------------------------
 
-    def lead_share(
-        self, chief: Incarnation, order: Lead, *, former_address: str = "", timeout_s: float
-    ) -> None:
+    def lead_share(self, chief: Incarnation, order: Lead, *, timeout_s: float) -> None:
         """Order this ps to lead a share. Idempotent by epoch.
-
-        Args:
-            chief: The chief.
-            order: The order.
-            former_address: Where the ps that led before is, if that is to follow.
-            timeout_s: Timeout of the call. Unit: seconds.
 
         Raises:
             FencedError: It has not everything of it, or knows of a later epoch.
@@ -329,32 +321,47 @@ class PsControl(WatchingClient):
             followers=followers,
             chief=codec.incarnation_to_wire(chief),
             leader_ended=order.leader_ended,
-            former=codec.task_to_wire(order.former) if order.former is not None else None,
-            former_address=former_address,
         )
         self._call(self._stub.LeadShare, request, "lead", timeout_s)
 
-    def give_up_share(
-        self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float
-    ) -> list[TaskId]:
+    def hand_over_share(
+        self, chief: Incarnation, order: HandOver, successor_address: str, *, timeout_s: float
+    ) -> None:
+        """Order this ps to hand a share over. When it has answered, it answers nothing else of the
+        share, and its successor leads if that could be told so.
+
+        Args:
+            chief: Who orders it.
+            order: The order.
+            successor_address: Address of the ps that is to lead.
+            timeout_s: Unit: seconds.
+
+        Raises:
+            FencedError: It has heard of that epoch, or of a later one.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.HandOverShareRequest(
+            share=order.share,
+            epoch=order.epoch,
+            chief=codec.incarnation_to_wire(chief),
+            successor=codec.task_to_wire(order.successor),
+            successor_address=successor_address,
+            address=self.address,
+        )
+        self._call(self._stub.HandOverShare, request, "hand over", timeout_s)
+
+    def give_up_share(self, chief: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
         """Order this ps to give up a share. Idempotent; when it has answered, it answers nothing
         else of the share.
-
-        Returns:
-            Followers that have exactly what it keeps.
 
         Raises:
             FencedError: It has been copied to again in that epoch.
             PeerLostError: No answer.
         """
         request = ps_pb2.GiveUpShareRequest(
-            share=order.share,
-            epoch=order.epoch,
-            chief=codec.incarnation_to_wire(chief),
-            keeps=order.keeps,
+            share=order.share, epoch=order.epoch, chief=codec.incarnation_to_wire(chief)
         )
-        answer = self._call(self._stub.GiveUpShare, request, "give up", timeout_s)
-        return [codec.task_from_wire(each) for each in answer.even_with]
+        self._call(self._stub.GiveUpShare, request, "give up", timeout_s)
 
     def copy_share(
         self, chief: Incarnation, order: CopyTo, address: str, *, timeout_s: float

@@ -2,12 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...cluster.replication.reports import ShareLeader
+from ...cluster.roles import PS
 from ...core.backoff import attempts
-from ...core.errors import PeerLostError, RopewalkError
+from ...core.errors import MovedError, PeerLostError, RopewalkError
 from ...core.process.threads import new_thread
+from ...core.task import TaskId
 from ..chief.calls import ChiefClient
 
 log = logging.getLogger(__name__)
@@ -15,6 +17,16 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 2.0  # a call waits for a change for half a second
 _PAUSE_S = 0.1
 _REFUSED_S = 5.0  # e.g. a token that is about to be renewed
+
+
+def leader_in(error: MovedError, share: int) -> ShareLeader | None:
+    """Who leads a share, as a ps says that does not any more; None: it says nothing of that."""
+    said = error.fields
+    try:
+        leader = TaskId(PS, int(said["leader"]))
+        return ShareLeader(share, int(said["epoch"]), leader, said["address"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _failed(error: BaseException) -> None:
@@ -39,6 +51,8 @@ class LeaderWatch:
         self._chief = chief
         self._pause_s = pause_s
         self._leaders: dict[int, ShareLeader] = {}
+        self._said: dict[int, ShareLeader] = {}  # by the chief
+        self._lock = threading.Lock()  # of both
         self._told: list[Callable[[], None]] = []
         self._closing = threading.Event()
         self._changes = 0
@@ -84,10 +98,25 @@ class LeaderWatch:
         self.shares = self.shares or shares
         # A restarted chief says one after the other; what was heard before stays until then. It
         # counts anew, so that its number of changes may be the one that was seen.
-        now = self._leaders | {each.share: each for each in leaders}
-        if now == self._leaders:
-            return
-        self._leaders = now
+        with self._lock:
+            news = {each.share: each for each in leaders if self._said.get(each.share) != each}
+            self._said |= news
+        self._take(news)
+
+    def learn(self, leader: ShareLeader) -> None:
+        """Take who leads from a ps that has handed its share over. From any thread.
+
+        That counts until the chief says something else than before, which it may do late.
+        """
+        known = self.leader_of(leader.share)
+        if known is None or leader.epoch > known.epoch:
+            self._take({leader.share: leader})
+
+    def _take(self, news: Mapping[int, ShareLeader]) -> None:
+        with self._lock:
+            before, self._leaders = self._leaders, {**self._leaders, **news}
+            if self._leaders == before:
+                return
         for moved in self._told:
             moved()
 

@@ -83,9 +83,9 @@ class ReaderSession:
             addresses = self._find_ps()
             self._leaders.begin(settings.join_timeout_s)
             homes = first_leaders(self._leaders.shares, list(addresses))
-            locate = self._leaders.leader_of
+            locate, learn = self._leaders.leader_of, self._leaders.learn
             self._peers = [
-                RemotePs(ps, addresses[ps], who, settings, locate=locate, share=share)
+                RemotePs(ps, addresses[ps], who, settings, locate=locate, share=share, learn=learn)
                 for share, ps in homes.items()
             ]
             self._session = ParameterSession(self._peers, who, settings)

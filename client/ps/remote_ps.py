@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tenacity import AttemptManager
@@ -11,7 +12,7 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.replication.reports import ShareLeader
 from ...core.arrays.dtypes import Array
 from ...core.backoff import attempts
-from ...core.errors import LimitExceededError, PeerLostError, RopewalkError
+from ...core.errors import LimitExceededError, MovedError, PeerLostError, RopewalkError
 from ...core.process.waiting import WaitLog
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -32,6 +33,7 @@ from ...net.connection_choice import ConnectionKind
 from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
+from .locating import leader_in
 from .open_session import OpenSession, detach
 from .shared_payloads import SMALL_BYTES
 
@@ -53,6 +55,7 @@ class RemotePs:
         wrap: Put around every byte stream: the seam for faults.
         locate: Says who leads the share now; None: the ps that is given.
         share: Number of the share; None: that of the ps.
+        learn: Hears from a ps that has handed the share over who leads it now.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class RemotePs:
         wrap: WrapStream = lambda stream: stream,
         locate: Callable[[int], ShareLeader | None] = lambda share: None,  # noqa: ARG005
         share: int | None = None,
+        learn: Callable[[ShareLeader], None] = lambda leader: None,  # noqa: ARG005
     ) -> None:
         self._share = task.index if share is None else share
         self._who = who
         self._settings = settings
         self._wrap = wrap
         self._locate = locate
+        self._learn = learn
         self._contents = 0  # what the session began with; 0: not known yet
         self._turn_to(task, address)
         self._session: OpenSession | None = None
@@ -118,6 +123,16 @@ class RemotePs:
         leader = self._locate(self._share)
         return leader is not None and leader.address != self._address
 
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """What a ps says of the next leader is heard before its error is."""
+        try:
+            yield
+        except MovedError as error:
+            if (leader := leader_in(error, self._share)) is not None:
+                self._learn(leader)
+            raise
+
     @property
     def task(self) -> TaskId:
         """The ps."""
@@ -148,7 +163,8 @@ class RemotePs:
             raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
         self._drop_session()
         self._find_leader()
-        reached = reach(self._dialer, self._settings, timeout_s, peer=self._peer)
+        with self._learning():
+            reached = reach(self._dialer, self._settings, timeout_s, peer=self._peer)
         welcome = reached.welcome
         self._contents = self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
@@ -223,7 +239,7 @@ class RemotePs:
         codec.set_sender(request, self._who)
         request.share = self._share
         for attempt in self._attempts():
-            with attempt:
+            with attempt, self._learning():
                 self._raise_if_aborted()
                 self._find_leader()
                 response = invoke(

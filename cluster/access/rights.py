@@ -57,6 +57,7 @@ RULES: dict[str, Rule] = {
     f"/{_PS}/EndJob": _AUDITED_LEAD,
     f"/{_PS}/LeadShare": _AUDITED_LEAD,
     f"/{_PS}/CopyShare": _AUDITED_LEAD,
+    f"/{_PS}/HandOverShare": _AUDITED_LEAD,
     f"/{_PS}/GiveUpShare": _AUDITED_LEAD,
     f"/{_PS}/WatchShares": _LEAD,
     f"/{_PS}/BeginCut": _AUDITED_LEAD,

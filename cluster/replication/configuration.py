@@ -40,10 +40,8 @@ class Lead:
     A ps that leads already learns its followers by it. Repeating it changes nothing.
 
     Attributes:
-        leader_ended: The ps that led before has answered a :class:`GiveUpShare`: it answers no
-            read any more, and none has to be waited for.
-        former: The ps that led before, if it has exactly what ``to`` has: it can follow without a
-            copy.
+        leader_ended: The ps that led before has obeyed a :class:`HandOver`: it answers no read any
+            more, and none has to be waited for.
     """
 
     share: int
@@ -51,7 +49,6 @@ class Lead:
     to: TaskId
     followers: tuple[TaskId, ...] = ()
     leader_ended: bool = False
-    former: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +63,33 @@ class CopyTo:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpShare:
-    """An order to answer nothing of the share any more, in this epoch.
+    """An order to answer nothing of the share any more, in this epoch, and to keep nothing."""
 
-    Attributes:
-        keeps: Whether it keeps what it has: the chief counts on it until another ps leads.
-            Otherwise that is of no use any more.
+    share: int
+    epoch: int
+    to: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """An order to a leader: answer nothing of the share any more, and have a follower lead it.
+
+    The leader passes the order to lead on, as its last record. It keeps what it has: the chief
+    counts on it as a follower of its successor.
     """
 
     share: int
     epoch: int
     to: TaskId
-    keeps: bool = False
+    successor: TaskId
+
+    @property
+    def lead(self) -> Lead:
+        """What the leader passes on. The chief says it, too: the link between the two may break."""
+        return Lead(self.share, self.epoch, self.successor, (self.to,))
 
 
-Order = Lead | CopyTo | GiveUpShare
+Order = Lead | CopyTo | GiveUpShare | HandOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +147,13 @@ def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
 
 
 def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
-    """Let a follower lead from now on; the leader, which lives, gives up first.
+    """A follower leads from now on, and the leader, which lives, follows it.
 
-    Once the leader has answered that, ``to`` need not wait until it answers no reads any more: see
-    :attr:`Lead.leader_ended`, and ``replica.GRANT_S``. If it does not answer, ``to`` waits.
-
-    All that have the share are counted on until ``to`` leads: if it is lost before that, the leader
-    leads again. Since ``to`` has no links to them it answers nothing until then, and they are left
-    out as soon as it says so.
+    Both are counted on: if ``to`` is lost before it leads, the leader leads again. Others are left
+    out, since ``to`` has no links to them and would have to wait until the chief says so.
     """
-    others = tuple(task for task in now.replicas if task != to)
-    after = Configuration(now.share, now.epoch + 1, to, others)
-    ends = GiveUpShare(now.share, after.epoch, now.leader, keeps=True)
-    return Reconfiguration(after, (ends, *orders(after)))
+    after = Configuration(now.share, now.epoch + 1, to, (now.leader,))
+    return Reconfiguration(after, (HandOver(now.share, after.epoch, now.leader, to),))
 
 
 def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfiguration:

@@ -7,12 +7,12 @@ The rules below are needed, each of them: without any one, the model finds a seq
 and losses after which an answered push is lost, applied twice, or read and then gone.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ...core.task import TaskId
-from .configuration import CopyTo, GiveUpShare, Lead
+from .configuration import CopyTo, GiveUpShare, HandOver, Lead
 
 GRANT_S = 0.5
 """Time that a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
@@ -20,8 +20,8 @@ GRANT_S = 0.5
 A leader that was cut off does not know that another one has taken its place, and what it reads
 would be old. So it answers a read only within this time after it has sent what its followers have
 acknowledged; and a follower leads only this long after it has heard of its leader last, unless the
-leader's machine has said that the process ended, or the leader itself has told the chief that it
-has given up. Both count by their own clocks from an earlier moment to a later one, so they need not
+leader's machine has said that the process ended, or the leader itself has said that it answers
+nothing more. Both count by their own clocks from an earlier moment to a later one, so they need not
 agree.
 """
 
@@ -95,14 +95,19 @@ def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
     What is here is of an epoch before the order's. In the order's own epoch this ps has been copied
     to again, and the order was late: obeying it, a follower would lose what it has acknowledged.
     """
-    after = Replica(ReplicaRole.GONE, order.epoch)
-    if order.keeps:  # as a follower whose leader is not there
-        after = Replica(ReplicaRole.FOLLOWING, order.epoch, is_whole=True)
-    if now == after or (now.role is ReplicaRole.GONE and now.epoch >= order.epoch):
-        return now if now.is_whole is order.keeps else None
-    if now.epoch >= order.epoch or (order.keeps and not now.is_whole):
-        return None
-    return after
+    if now.role is ReplicaRole.GONE and now.epoch >= order.epoch:
+        return now
+    return Replica(ReplicaRole.GONE, order.epoch) if now.epoch < order.epoch else None
+
+
+def handed_over(now: Replica, order: HandOver) -> Replica | None:
+    """What becomes of a leader that hands over; None: the order is not for it.
+
+    It has all contents, as a follower whose leader is not there yet.
+    """
+    after = Replica(ReplicaRole.FOLLOWING, order.epoch, is_whole=True)
+    may_obey = now == after or (now.is_whole and now.epoch < order.epoch)
+    return after if may_obey else None
 
 
 def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
@@ -115,15 +120,6 @@ def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
             this ps.
     """
     return not (order.leader_ended or leader_ended)
-
-
-def goes_on_with(now: Replica, order: Lead) -> bool:
-    """Return whether the ps that led before may follow this one, which is to lead, without a copy.
-
-    That one has said that this ps has all that it has. Since then this one may have led, and given
-    up again, in an epoch that the other one has not heard of.
-    """
-    return now.role is ReplicaRole.FOLLOWING and now.leader == order.former
 
 
 def copy_ended(now: Replica) -> Replica:
@@ -173,18 +169,18 @@ def followed(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
 
 
 def followed_on(
-    now: Replica, leader: TaskId, epoch: int, even_with: Collection[TaskId]
+    now: Replica, leader: TaskId, epoch: int, successor: TaskId | None
 ) -> Replica | None:
     """Follow the ps that this one has handed its share over to, which copies nothing; None:
     refused.
 
     Args:
-        now: Part of this ps, which has given up in that epoch and kept what it has.
+        now: This ps, which has handed over in that epoch and kept what it has.
         leader: The ps that leads now.
         epoch: In which it leads.
-        even_with: The ps that had everything when the last push had been answered here.
+        successor: The ps to which the last record has gone: it leads only if it had all of them.
     """
-    if now != Replica(ReplicaRole.FOLLOWING, epoch, is_whole=True) or leader not in even_with:
+    if now != Replica(ReplicaRole.FOLLOWING, epoch, is_whole=True) or leader != successor:
         return None
     return replace(now, leader=leader)
 

@@ -16,6 +16,7 @@ from .configuration import (
     Configuration,
     CopyTo,
     GiveUpShare,
+    HandOver,
     Lead,
     Reconfiguration,
     anew,
@@ -442,30 +443,12 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(str(name) for name in names) or "none"
 
 
-def lead_orders(decided: Iterable[Reconfiguration]) -> list[tuple[GiveUpShare | None, Lead]]:
-    """List the orders to lead in some decisions, the last one of each share.
-
-    Returns:
-        Per share (the order to the ps that led before, if that lives; the order to lead).
-    """
-    last: dict[int, tuple[GiveUpShare | None, Lead]] = {}
-    for each in decided:
-        ends = next((order for order in each.tell if isinstance(order, GiveUpShare)), None)
-        for order in each.tell:
-            if isinstance(order, Lead):
-                before = last.get(order.share)
-                if ends is None and before is not None and before[1].to == order.to:
-                    ends = before[0]  # decided on before it was told
-                last[order.share] = (ends, order)
-    return list(last.values())
+def lead_orders(decided: Iterable[Reconfiguration]) -> list[Lead | HandOver]:
+    """The orders about who leads in some decisions, the last one of each share."""
+    orders = (order for each in decided for order in each.tell)
+    return list({each.share: each for each in orders if isinstance(each, Lead | HandOver)}.values())
 
 
 def other_orders(decided: Iterable[Reconfiguration]) -> list[GiveUpShare]:
-    """List the orders to those that have been left out before."""
-    return [
-        order
-        for each in decided
-        if each.write is None
-        for order in each.tell
-        if isinstance(order, GiveUpShare)
-    ]
+    """The orders to those that have been left out before."""
+    return [order for each in decided for order in each.tell if isinstance(order, GiveUpShare)]

@@ -370,44 +370,56 @@ class EndJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LeadShareRequest(_message.Message):
-    __slots__ = ("share", "epoch", "followers", "chief", "leader_ended", "former", "former_address")
+    __slots__ = ("share", "epoch", "followers", "chief", "leader_ended")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     LEADER_ENDED_FIELD_NUMBER: _ClassVar[int]
-    FORMER_FIELD_NUMBER: _ClassVar[int]
-    FORMER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     share: int
     epoch: int
     followers: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
     chief: _common_pb2.Incarnation
     leader_ended: bool
-    former: _common_pb2.Task
-    former_address: str
-    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., leader_ended: bool = ..., former: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., former_address: _Optional[str] = ...) -> None: ...
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., followers: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., leader_ended: bool = ...) -> None: ...
 
 class LeadShareResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class GiveUpShareRequest(_message.Message):
-    __slots__ = ("share", "epoch", "chief", "keeps")
+class HandOverShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "chief", "successor", "successor_address", "address")
     SHARE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
-    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     share: int
     epoch: int
     chief: _common_pb2.Incarnation
-    keeps: bool
-    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., keeps: bool = ...) -> None: ...
+    successor: _common_pb2.Task
+    successor_address: str
+    address: str
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., successor: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., successor_address: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class HandOverShareResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GiveUpShareRequest(_message.Message):
+    __slots__ = ("share", "epoch", "chief")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    epoch: int
+    chief: _common_pb2.Incarnation
+    def __init__(self, share: _Optional[int] = ..., epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ...) -> None: ...
 
 class GiveUpShareResponse(_message.Message):
-    __slots__ = ("even_with",)
-    EVEN_WITH_FIELD_NUMBER: _ClassVar[int]
-    even_with: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
-    def __init__(self, even_with: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class CopyShareRequest(_message.Message):
     __slots__ = ("share", "epoch", "follower", "address", "chief")

@@ -74,6 +74,11 @@ class ParameterServerStub(object):
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
                 response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
                 _registered_method=True)
+        self.HandOverShare = channel.unary_unary(
+                '/ropewalk.proto.v1.ParameterServer/HandOverShare',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareResponse.FromString,
+                _registered_method=True)
         self.GiveUpShare = channel.unary_unary(
                 '/ropewalk.proto.v1.ParameterServer/GiveUpShare',
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.GiveUpShareRequest.SerializeToString,
@@ -166,6 +171,12 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CopyShare(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandOverShare(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -264,6 +275,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.CopyShare,
                     request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.FromString,
                     response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.SerializeToString,
+            ),
+            'HandOverShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOverShare,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareResponse.SerializeToString,
             ),
             'GiveUpShare': grpc.unary_unary_rpc_method_handler(
                     servicer.GiveUpShare,
@@ -517,6 +533,33 @@ class ParameterServer(object):
             '/ropewalk.proto.v1.ParameterServer/CopyShare',
             ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareRequest.SerializeToString,
             ropewalk_dot_proto_dot_v1_dot_ps__pb2.CopyShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOverShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.ParameterServer/HandOverShare',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.HandOverShareResponse.FromString,
             options,
             channel_credentials,
             insecure,

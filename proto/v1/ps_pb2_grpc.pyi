@@ -70,6 +70,11 @@ class ParameterServerStub:
         ps_pb2.CopyShareResponse,
     ]
 
+    HandOverShare: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.HandOverShareRequest,
+        ps_pb2.HandOverShareResponse,
+    ]
+
     GiveUpShare: grpc.UnaryUnaryMultiCallable[
         ps_pb2.GiveUpShareRequest,
         ps_pb2.GiveUpShareResponse,
@@ -166,6 +171,11 @@ class ParameterServerAsyncStub:
     CopyShare: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.CopyShareRequest,
         ps_pb2.CopyShareResponse,
+    ]
+
+    HandOverShare: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.HandOverShareRequest,
+        ps_pb2.HandOverShareResponse,
     ]
 
     GiveUpShare: grpc.aio.UnaryUnaryMultiCallable[
@@ -281,6 +291,13 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         request: ps_pb2.CopyShareRequest,
         context: _ServicerContext,
     ) -> typing.Union[ps_pb2.CopyShareResponse, collections.abc.Awaitable[ps_pb2.CopyShareResponse]]: ...
+
+    @abc.abstractmethod
+    def HandOverShare(
+        self,
+        request: ps_pb2.HandOverShareRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.HandOverShareResponse, collections.abc.Awaitable[ps_pb2.HandOverShareResponse]]: ...
 
     @abc.abstractmethod
     def GiveUpShare(

@@ -28,7 +28,7 @@ from . import ps_pb2 as ropewalk_dot_proto_dot_v1_dot_ps__pb2
 from . import session_pb2 as ropewalk_dot_proto_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#ropewalk/proto/v1/replication.proto\x12\x11ropewalk.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1eropewalk/proto/v1/common.proto\x1a\x1aropewalk/proto/v1/ps.proto\x1a\x1fropewalk/proto/v1/session.proto\"\x8d\x06\n\x06Record\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x30\n\x06update\x18\x02 \x01(\x0b\x32\x1e.ropewalk.proto.v1.BlockUpdateH\x00\x12\x33\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.ropewalk.proto.v1.PushCompleteH\x00\x12\x34\n\nregistered\x18\x04 \x01(\x0b\x32\x1e.ropewalk.proto.v1.IncarnationH\x00\x12\x15\n\x0bstep_raised\x18\x05 \x01(\x04H\x00\x12)\n\x03log\x18\x06 \x01(\x0b\x32\x1a.ropewalk.proto.v1.PushLogH\x00\x12-\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x1c.ropewalk.proto.v1.BlockCopyH\x00\x12\'\n\x04tile\x18\x08 \x01(\x0b\x32\x17.ropewalk.proto.v1.TileH\x00\x12\x31\n\x07\x62inding\x18\t \x01(\x0b\x32\x1e.ropewalk.proto.v1.RuleBindingH\x00\x12\x17\n\rcopy_complete\x18\n \x01(\x08H\x00\x12/\n\x05\x62\x65gin\x18\x0b \x01(\x0b\x32\x1e.ropewalk.proto.v1.FollowBeginH\x00\x12\x30\n\x06values\x18\r \x01(\x0b\x32\x1e.ropewalk.proto.v1.BlockValuesH\x00\x12\x11\n\x07\x63hecked\x18\x0e \x01(\x08H\x00\x12.\n\x05table\x18\x11 \x01(\x0b\x32\x1d.ropewalk.proto.v1.TableBegunH\x00\x12-\n\x04rows\x18\x12 \x01(\x0b\x32\x1d.ropewalk.proto.v1.CopiedRowsH\x00\x12\x34\n\x0btable_state\x18\x13 \x01(\x0b\x32\x1d.ropewalk.proto.v1.TableStateH\x00\x12\x35\n\x07segment\x18\x0f \x01(\x0b\x32\".ropewalk.proto.v1.SegmentHandedOnH\x00\x12\r\n\x05\x65poch\x18\x0c \x01(\x04\x12\x15\n\rgone_segments\x18\x10 \x03(\rB\x06\n\x04kind\"V\n\x0b\x46ollowBegin\x12\r\n\x05share\x18\x01 \x01(\r\x12\'\n\x06leader\x18\x02 \x01(\x0b\x32\x17.ropewalk.proto.v1.Task\x12\x0f\n\x07goes_on\x18\x03 \x01(\x08\"4\n\x0fSegmentHandedOn\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\xab\x01\n\x0cStepIdentity\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x16\n\x0egradient_scale\x18\x04 \x01(\x01\x12.\n\x07\x63losure\x18\x05 \x01(\x0b\x32\x1d.ropewalk.proto.v1.ClosureRun\"\xcf\x01\n\x0b\x42lockUpdate\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12,\n\x05parts\x18\x03 \x03(\x0b\x32\x1d.ropewalk.proto.v1.UpdatePart\x12.\n\x05rules\x18\x04 \x03(\x0b\x32\x1f.ropewalk.proto.v1.NumberedRule\x12\x16\n\tcompletes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"E\n\x0cNumberedRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12%\n\x04rule\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xec\x01\n\nUpdatePart\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x0c\n\x04stop\x18\x04 \x01(\x04\x12/\n\toperation\x18\x05 \x01(\x0e\x32\x1c.ropewalk.proto.v1.Operation\x12\x0c\n\x04rule\x18\x06 \x01(\r\x12\r\n\x05\x64\x65\x63\x61y\x18\x07 \x01(\x01\x12\x0f\n\x07\x62y_rows\x18\x08 \x01(\x08\x12\x10\n\x08num_rows\x18\t \x01(\x04\x12\x12\n\nnum_values\x18\n \x01(\x04\x12\x0f\n\x07segment\x18\x0b \x01(\r\x12\x0e\n\x06offset\x18\x0c \x01(\x04\"U\n\x0cPushComplete\x12-\n\x04step\x18\x01 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12\x16\n\x0estep_increment\x18\x02 \x01(\r\"W\n\x08TaskMark\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.ropewalk.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"f\n\x0b\x43losureMark\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\x04\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_attempt\x18\x04 \x01(\r\x12\x0e\n\x06number\x18\x05 \x01(\x04\"\xbd\x01\n\x07PushLog\x12+\n\x06pushes\x18\x01 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12,\n\x07\x63ounted\x18\x02 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x03 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x04\"\xb9\x01\n\tBlockCopy\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.ropewalk.proto.v1.CopiedShard\x12\r\n\x05slots\x18\x03 \x03(\t\x12,\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\"\xf4\x01\n\x0b\x43opiedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".ropewalk.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x02 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x30\n\x08\x62ound_by\x18\x03 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x15\n\rrestored_from\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x13\n\x0binitialized\x18\x07 \x01(\x08\"b\n\x04Tile\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x03(\t\x12\x0f\n\x07segment\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\"\xd1\x01\n\x0b\x42lockValues\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12&\n\x05tiles\x18\x03 \x03(\x0b\x32\x17.ropewalk.proto.v1.Tile\x12\x10\n\x08versions\x18\x04 \x03(\x03\x12\x0f\n\x07updates\x18\x05 \x03(\x03\x12\x13\n\x0binitialized\x18\x06 \x03(\x08\x12\x16\n\tcompletes\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"\x82\x01\n\nTableBegun\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x31\n\x05shard\x18\x02 \x01(\x0b\x32\".ropewalk.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x03 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\"n\n\nCopiedRows\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x13\n\x0bnum_removed\x18\x02 \x01(\x04\x12.\n\x07\x63olumns\x18\x03 \x03(\x0b\x32\x1d.ropewalk.proto.v1.NamedArray\x12\x0c\n\x04\x61new\x18\x04 \x01(\x08\"R\n\nNamedArray\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05\x64type\x18\x02 \x01(\x0e\x32\x18.ropewalk.proto.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\x04\"\xcc\x01\n\nTableState\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x1d.ropewalk.proto.v1.NamedArray\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07updates\x18\x04 \x01(\x03\x12,\n\x07\x61pplied\x18\x05 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x06 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\"\x91\x01\n\x0bRuleBinding\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05\x65ntry\x18\x02 \x01(\r\x12%\n\x04rule\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x0f\n\x07updates\x18\x05 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#ropewalk/proto/v1/replication.proto\x12\x11ropewalk.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1eropewalk/proto/v1/common.proto\x1a\x1aropewalk/proto/v1/ps.proto\x1a\x1fropewalk/proto/v1/session.proto\"\xc3\x06\n\x06Record\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x30\n\x06update\x18\x02 \x01(\x0b\x32\x1e.ropewalk.proto.v1.BlockUpdateH\x00\x12\x33\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x1f.ropewalk.proto.v1.PushCompleteH\x00\x12\x34\n\nregistered\x18\x04 \x01(\x0b\x32\x1e.ropewalk.proto.v1.IncarnationH\x00\x12\x15\n\x0bstep_raised\x18\x05 \x01(\x04H\x00\x12)\n\x03log\x18\x06 \x01(\x0b\x32\x1a.ropewalk.proto.v1.PushLogH\x00\x12-\n\x05\x62lock\x18\x07 \x01(\x0b\x32\x1c.ropewalk.proto.v1.BlockCopyH\x00\x12\'\n\x04tile\x18\x08 \x01(\x0b\x32\x17.ropewalk.proto.v1.TileH\x00\x12\x31\n\x07\x62inding\x18\t \x01(\x0b\x32\x1e.ropewalk.proto.v1.RuleBindingH\x00\x12\x17\n\rcopy_complete\x18\n \x01(\x08H\x00\x12/\n\x05\x62\x65gin\x18\x0b \x01(\x0b\x32\x1e.ropewalk.proto.v1.FollowBeginH\x00\x12\x30\n\x06values\x18\r \x01(\x0b\x32\x1e.ropewalk.proto.v1.BlockValuesH\x00\x12\x11\n\x07\x63hecked\x18\x0e \x01(\x08H\x00\x12.\n\x05table\x18\x11 \x01(\x0b\x32\x1d.ropewalk.proto.v1.TableBegunH\x00\x12-\n\x04rows\x18\x12 \x01(\x0b\x32\x1d.ropewalk.proto.v1.CopiedRowsH\x00\x12\x34\n\x0btable_state\x18\x13 \x01(\x0b\x32\x1d.ropewalk.proto.v1.TableStateH\x00\x12\x34\n\x0bhanded_over\x18\x14 \x01(\x0b\x32\x1d.ropewalk.proto.v1.HandedOverH\x00\x12\x35\n\x07segment\x18\x0f \x01(\x0b\x32\".ropewalk.proto.v1.SegmentHandedOnH\x00\x12\r\n\x05\x65poch\x18\x0c \x01(\x04\x12\x15\n\rgone_segments\x18\x10 \x03(\rB\x06\n\x04kind\"V\n\x0b\x46ollowBegin\x12\r\n\x05share\x18\x01 \x01(\r\x12\'\n\x06leader\x18\x02 \x01(\x0b\x32\x17.ropewalk.proto.v1.Task\x12\x0f\n\x07goes_on\x18\x03 \x01(\x08\"[\n\nHandedOver\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12-\n\x05\x63hief\x18\x02 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"4\n\x0fSegmentHandedOn\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\"\xab\x01\n\x0cStepIdentity\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x03 \x01(\x04\x12\x16\n\x0egradient_scale\x18\x04 \x01(\x01\x12.\n\x07\x63losure\x18\x05 \x01(\x0b\x32\x1d.ropewalk.proto.v1.ClosureRun\"\xcf\x01\n\x0b\x42lockUpdate\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12,\n\x05parts\x18\x03 \x03(\x0b\x32\x1d.ropewalk.proto.v1.UpdatePart\x12.\n\x05rules\x18\x04 \x03(\x0b\x32\x1f.ropewalk.proto.v1.NumberedRule\x12\x16\n\tcompletes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"E\n\x0cNumberedRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12%\n\x04rule\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xec\x01\n\nUpdatePart\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0c\n\x04last\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x04\x12\x0c\n\x04stop\x18\x04 \x01(\x04\x12/\n\toperation\x18\x05 \x01(\x0e\x32\x1c.ropewalk.proto.v1.Operation\x12\x0c\n\x04rule\x18\x06 \x01(\r\x12\r\n\x05\x64\x65\x63\x61y\x18\x07 \x01(\x01\x12\x0f\n\x07\x62y_rows\x18\x08 \x01(\x08\x12\x10\n\x08num_rows\x18\t \x01(\x04\x12\x12\n\nnum_values\x18\n \x01(\x04\x12\x0f\n\x07segment\x18\x0b \x01(\r\x12\x0e\n\x06offset\x18\x0c \x01(\x04\"U\n\x0cPushComplete\x12-\n\x04step\x18\x01 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12\x16\n\x0estep_increment\x18\x02 \x01(\r\"W\n\x08TaskMark\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.ropewalk.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"f\n\x0b\x43losureMark\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\x04\x12\x0c\n\x04turn\x18\x03 \x01(\x04\x12\x16\n\x0eoldest_attempt\x18\x04 \x01(\r\x12\x0e\n\x06number\x18\x05 \x01(\x04\"\xbd\x01\n\x07PushLog\x12+\n\x06pushes\x18\x01 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12,\n\x07\x63ounted\x18\x02 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x03 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x10\n\x08\x63ontents\x18\x05 \x01(\x04\"\xb9\x01\n\tBlockCopy\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12.\n\x06shards\x18\x02 \x03(\x0b\x32\x1e.ropewalk.proto.v1.CopiedShard\x12\r\n\x05slots\x18\x03 \x03(\t\x12,\n\x07\x61pplied\x18\x04 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x05 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\"\xf4\x01\n\x0b\x43opiedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".ropewalk.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x02 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x30\n\x08\x62ound_by\x18\x03 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x15\n\rrestored_from\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x0f\n\x07updates\x18\x06 \x01(\x03\x12\x13\n\x0binitialized\x18\x07 \x01(\x08\"b\n\x04Tile\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\x12\r\n\x05slots\x18\x04 \x03(\t\x12\x0f\n\x07segment\x18\x05 \x01(\r\x12\x0e\n\x06offset\x18\x06 \x01(\x04\"\xd1\x01\n\x0b\x42lockValues\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x04step\x18\x02 \x01(\x0b\x32\x1f.ropewalk.proto.v1.StepIdentity\x12&\n\x05tiles\x18\x03 \x03(\x0b\x32\x17.ropewalk.proto.v1.Tile\x12\x10\n\x08versions\x18\x04 \x03(\x03\x12\x0f\n\x07updates\x18\x05 \x03(\x03\x12\x13\n\x0binitialized\x18\x06 \x03(\x08\x12\x16\n\tcompletes\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_completes\"\x82\x01\n\nTableBegun\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x31\n\x05shard\x18\x02 \x01(\x0b\x32\".ropewalk.proto.v1.ShardDefinition\x12\x32\n\ndefined_by\x18\x03 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\"n\n\nCopiedRows\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\x13\n\x0bnum_removed\x18\x02 \x01(\x04\x12.\n\x07\x63olumns\x18\x03 \x03(\x0b\x32\x1d.ropewalk.proto.v1.NamedArray\x12\x0c\n\x04\x61new\x18\x04 \x01(\x08\"R\n\nNamedArray\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05\x64type\x18\x02 \x01(\x0e\x32\x18.ropewalk.proto.v1.DType\x12\r\n\x05shape\x18\x03 \x03(\x04\"\xcc\x01\n\nTableState\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12-\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x1d.ropewalk.proto.v1.NamedArray\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x0f\n\x07updates\x18\x04 \x01(\x03\x12,\n\x07\x61pplied\x18\x05 \x03(\x0b\x32\x1b.ropewalk.proto.v1.TaskMark\x12\x30\n\x08\x63losures\x18\x06 \x03(\x0b\x32\x1e.ropewalk.proto.v1.ClosureMark\"\x91\x01\n\x0bRuleBinding\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12\r\n\x05\x65ntry\x18\x02 \x01(\r\x12%\n\x04rule\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12,\n\x04\x66rom\x18\x04 \x01(\x0b\x32\x1e.ropewalk.proto.v1.Incarnation\x12\x0f\n\x07updates\x18\x05 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,43 +36,45 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ropewalk.proto.v1.replicati
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECORD']._serialized_start=182
-  _globals['_RECORD']._serialized_end=963
-  _globals['_FOLLOWBEGIN']._serialized_start=965
-  _globals['_FOLLOWBEGIN']._serialized_end=1051
-  _globals['_SEGMENTHANDEDON']._serialized_start=1053
-  _globals['_SEGMENTHANDEDON']._serialized_end=1105
-  _globals['_STEPIDENTITY']._serialized_start=1108
-  _globals['_STEPIDENTITY']._serialized_end=1279
-  _globals['_BLOCKUPDATE']._serialized_start=1282
-  _globals['_BLOCKUPDATE']._serialized_end=1489
-  _globals['_NUMBEREDRULE']._serialized_start=1491
-  _globals['_NUMBEREDRULE']._serialized_end=1560
-  _globals['_UPDATEPART']._serialized_start=1563
-  _globals['_UPDATEPART']._serialized_end=1799
-  _globals['_PUSHCOMPLETE']._serialized_start=1801
-  _globals['_PUSHCOMPLETE']._serialized_end=1886
-  _globals['_TASKMARK']._serialized_start=1888
-  _globals['_TASKMARK']._serialized_end=1975
-  _globals['_CLOSUREMARK']._serialized_start=1977
-  _globals['_CLOSUREMARK']._serialized_end=2079
-  _globals['_PUSHLOG']._serialized_start=2082
-  _globals['_PUSHLOG']._serialized_end=2271
-  _globals['_BLOCKCOPY']._serialized_start=2274
-  _globals['_BLOCKCOPY']._serialized_end=2459
-  _globals['_COPIEDSHARD']._serialized_start=2462
-  _globals['_COPIEDSHARD']._serialized_end=2706
-  _globals['_TILE']._serialized_start=2708
-  _globals['_TILE']._serialized_end=2806
-  _globals['_BLOCKVALUES']._serialized_start=2809
-  _globals['_BLOCKVALUES']._serialized_end=3018
-  _globals['_TABLEBEGUN']._serialized_start=3021
-  _globals['_TABLEBEGUN']._serialized_end=3151
-  _globals['_COPIEDROWS']._serialized_start=3153
-  _globals['_COPIEDROWS']._serialized_end=3263
-  _globals['_NAMEDARRAY']._serialized_start=3265
-  _globals['_NAMEDARRAY']._serialized_end=3347
-  _globals['_TABLESTATE']._serialized_start=3350
-  _globals['_TABLESTATE']._serialized_end=3554
-  _globals['_RULEBINDING']._serialized_start=3557
-  _globals['_RULEBINDING']._serialized_end=3702
+  _globals['_RECORD']._serialized_end=1017
+  _globals['_FOLLOWBEGIN']._serialized_start=1019
+  _globals['_FOLLOWBEGIN']._serialized_end=1105
+  _globals['_HANDEDOVER']._serialized_start=1107
+  _globals['_HANDEDOVER']._serialized_end=1198
+  _globals['_SEGMENTHANDEDON']._serialized_start=1200
+  _globals['_SEGMENTHANDEDON']._serialized_end=1252
+  _globals['_STEPIDENTITY']._serialized_start=1255
+  _globals['_STEPIDENTITY']._serialized_end=1426
+  _globals['_BLOCKUPDATE']._serialized_start=1429
+  _globals['_BLOCKUPDATE']._serialized_end=1636
+  _globals['_NUMBEREDRULE']._serialized_start=1638
+  _globals['_NUMBEREDRULE']._serialized_end=1707
+  _globals['_UPDATEPART']._serialized_start=1710
+  _globals['_UPDATEPART']._serialized_end=1946
+  _globals['_PUSHCOMPLETE']._serialized_start=1948
+  _globals['_PUSHCOMPLETE']._serialized_end=2033
+  _globals['_TASKMARK']._serialized_start=2035
+  _globals['_TASKMARK']._serialized_end=2122
+  _globals['_CLOSUREMARK']._serialized_start=2124
+  _globals['_CLOSUREMARK']._serialized_end=2226
+  _globals['_PUSHLOG']._serialized_start=2229
+  _globals['_PUSHLOG']._serialized_end=2418
+  _globals['_BLOCKCOPY']._serialized_start=2421
+  _globals['_BLOCKCOPY']._serialized_end=2606
+  _globals['_COPIEDSHARD']._serialized_start=2609
+  _globals['_COPIEDSHARD']._serialized_end=2853
+  _globals['_TILE']._serialized_start=2855
+  _globals['_TILE']._serialized_end=2953
+  _globals['_BLOCKVALUES']._serialized_start=2956
+  _globals['_BLOCKVALUES']._serialized_end=3165
+  _globals['_TABLEBEGUN']._serialized_start=3168
+  _globals['_TABLEBEGUN']._serialized_end=3298
+  _globals['_COPIEDROWS']._serialized_start=3300
+  _globals['_COPIEDROWS']._serialized_end=3410
+  _globals['_NAMEDARRAY']._serialized_start=3412
+  _globals['_NAMEDARRAY']._serialized_end=3494
+  _globals['_TABLESTATE']._serialized_start=3497
+  _globals['_TABLESTATE']._serialized_end=3701
+  _globals['_RULEBINDING']._serialized_start=3704
+  _globals['_RULEBINDING']._serialized_end=3849
 # @@protoc_insertion_point(module_scope)

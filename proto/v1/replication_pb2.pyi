@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "table", "rows", "table_state", "segment", "epoch", "gone_segments")
+    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "values", "checked", "table", "rows", "table_state", "handed_over", "segment", "epoch", "gone_segments")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Record(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TABLE_STATE_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GONE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -46,10 +47,11 @@ class Record(_message.Message):
     table: TableBegun
     rows: CopiedRows
     table_state: TableState
+    handed_over: HandedOver
     segment: SegmentHandedOn
     epoch: int
     gone_segments: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., table: _Optional[_Union[TableBegun, _Mapping]] = ..., rows: _Optional[_Union[CopiedRows, _Mapping]] = ..., table_state: _Optional[_Union[TableState, _Mapping]] = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., values: _Optional[_Union[BlockValues, _Mapping]] = ..., checked: bool = ..., table: _Optional[_Union[TableBegun, _Mapping]] = ..., rows: _Optional[_Union[CopiedRows, _Mapping]] = ..., table_state: _Optional[_Union[TableState, _Mapping]] = ..., handed_over: _Optional[_Union[HandedOver, _Mapping]] = ..., segment: _Optional[_Union[SegmentHandedOn, _Mapping]] = ..., epoch: _Optional[int] = ..., gone_segments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowBegin(_message.Message):
     __slots__ = ("share", "leader", "goes_on")
@@ -60,6 +62,16 @@ class FollowBegin(_message.Message):
     leader: _common_pb2.Task
     goes_on: bool
     def __init__(self, share: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., goes_on: bool = ...) -> None: ...
+
+class HandedOver(_message.Message):
+    __slots__ = ("epoch", "chief", "address")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    chief: _common_pb2.Incarnation
+    address: str
+    def __init__(self, epoch: _Optional[int] = ..., chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., address: _Optional[str] = ...) -> None: ...
 
 class SegmentHandedOn(_message.Message):
     __slots__ = ("number", "num_bytes")

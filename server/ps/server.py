@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from ...cluster.access.leadership import Leadership
@@ -28,6 +28,8 @@ from .lease import ChiefLease
 from .model_dir import PsModelDir
 from .replication import following
 from .replication.following import FollowService
+from .replication.records import HandedOver
+from .replication.share import ReplicatedShare
 from .replication.shares import PsShares
 from .servicer import SERVICE, ParameterServerServicer
 from .session_limiter import SessionLimiter, connections_per_worker
@@ -87,6 +89,7 @@ class PsServer(HostedServer):
         follow = FollowService(
             self.shares.at,
             settings.max_step_bytes,
+            self._succeed,
             partial(library.wait, time.monotonic() + _LOADED_S),
         )
         # Those of readers and of other ps have no place of a worker's.
@@ -127,6 +130,12 @@ class PsServer(HostedServer):
         # The first update rule needs Numba, which takes 0.3 s to load: while the tasks join.
         library.load_in_background()
         log.info("ready at port %d", self._host.port)
+
+    def _succeed(
+        self, share: ReplicatedShare, leader: TaskId, said: HandedOver, take: Callable[[], None]
+    ) -> None:
+        self.lease.check_chief(said.chief)
+        self.shares.succeed(share, leader, said, take)
 
     @property
     def store(self) -> Store:

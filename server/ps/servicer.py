@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from ...cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ...cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ...cluster.replication.reports import ShareState
 from ...cluster.roles import CHIEF
 from ...core.checkpoint import CheckpointReader
@@ -27,6 +27,7 @@ from ...proto.v1 import common_pb2, ps_pb2
 from .bases import SaveOrder
 from .lease import ChiefLease
 from .model_dir import PsModelDir
+from .replication.records import HandedOver
 from .replication.shares import PsShares
 from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
@@ -220,23 +221,32 @@ class ParameterServerServicer:
         """Lead a share, or learn who follows. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
         followers = tuple(codec.task_from_wire(task) for task in request.followers)
-        former = codec.task_from_wire(request.former) if request.HasField("former") else None
-        order = Lead(
-            request.share, request.epoch, self._task, followers, request.leader_ended, former
-        )
-        address = request.former_address
-        check_text(address, MAX_NAME_BYTES, "the address of the ps that led", self._task)
-        self._shares.lead(order, address)
+        order = Lead(request.share, request.epoch, self._task, followers, request.leader_ended)
+        self._shares.at(request.share).lead(order)
         return ps_pb2.LeadShareResponse()
+
+    def HandOverShare(
+        self, request: ps_pb2.HandOverShareRequest, _: Visitor
+    ) -> ps_pb2.HandOverShareResponse:
+        """Have another ps lead a share, and answer nothing else of it any more."""
+        chief = codec.incarnation_from_wire(request.chief)
+        self._lease.check_chief(chief)
+        successor = codec.task_from_wire(request.successor)
+        for address in (request.successor_address, request.address):
+            check_text(address, MAX_NAME_BYTES, "an address", self._task)
+        order = HandOver(request.share, request.epoch, self._task, successor)
+        said = HandedOver(request.epoch, chief, request.address)
+        self._shares.at(request.share).hand_over(order, request.successor_address, said)
+        return ps_pb2.HandOverShareResponse()
 
     def GiveUpShare(
         self, request: ps_pb2.GiveUpShareRequest, _: Visitor
     ) -> ps_pb2.GiveUpShareResponse:
         """Give up a share, and answer nothing else of it any more. Idempotent by epoch."""
         self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        order = GiveUpShare(request.share, request.epoch, self._task, request.keeps)
-        even_with = self._shares.at(request.share).give_up(order)
-        return ps_pb2.GiveUpShareResponse(even_with=map(codec.task_to_wire, sorted(even_with)))
+        order = GiveUpShare(request.share, request.epoch, self._task)
+        self._shares.at(request.share).give_up(order)
+        return ps_pb2.GiveUpShareResponse()
 
     def CopyShare(self, request: ps_pb2.CopyShareRequest, _: Visitor) -> ps_pb2.CopyShareResponse:
         """Begin to copy a share to another ps. Idempotent."""

@@ -52,6 +52,7 @@ ParameterServer/VerifyShards .      x       .         .       .        .        
 ParameterServer/EndJob      .       x       .         .       .        .          .
 ParameterServer/LeadShare   .       x       .         .       .        .          .
 ParameterServer/CopyShare   .       x       .         .       .        .          .
+ParameterServer/HandOverShare .     x       .         .       .        .          .
 ParameterServer/GiveUpShare .       x       .         .       .        .          .
 ParameterServer/WatchShares .       x       .         .       .        .          .
 ParameterServer/BeginCut    .       x       .         .       .        .          .
@@ -342,9 +343,9 @@ def test_requests_with_a_sender_are_known() -> None:
         "Chief/JoinCut", "Chief/TakeCut", "Chief/ReleaseCut",
         "ParameterServer/Define", "ParameterServer/Attach",
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
-        "ParameterServer/GiveUpShare", "ParameterServer/WatchShares", "ParameterServer/BeginCut",
-        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/ReadCut",
-        "ParameterServer/EndCut",
+        "ParameterServer/HandOverShare", "ParameterServer/GiveUpShare",
+        "ParameterServer/WatchShares", "ParameterServer/BeginCut",
+        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/EndCut",
     ]  # fmt: skip
 
 

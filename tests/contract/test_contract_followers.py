@@ -10,10 +10,10 @@ import pytest
 
 from helpers.digests import digest_of
 from helpers.hosts import SETTINGS, every_kind
-from helpers.replication import Worker, fill, run_together
+from helpers.replication import SilentLink, Worker, fill, run_together
 from helpers.waiting import wait_until
 from ropewalk.cluster.replication import replica
-from ropewalk.cluster.replication.configuration import GiveUpShare, Lead
+from ropewalk.cluster.replication.configuration import GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import ReplicaRole
 from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RefusedError
 from ropewalk.core.rules.built_in.adam import Adam
@@ -30,10 +30,12 @@ from ropewalk.server.ps.replication.link import RemoteLink
 from ropewalk.server.ps.replication.records import (
     CopiedTile,
     CopyCompleted,
+    HandedOver,
     LogCopied,
     TaskRegistered,
 )
 from ropewalk.server.ps.replication.share import ReplicatedShare
+from ropewalk.server.ps.replication.stream import RecordStream
 
 LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
 ME = Incarnation(LEADER, 1)
@@ -59,7 +61,9 @@ class Pair:
         self.leader.lead(Lead(0, 1, LEADER))
         fill(self.leader.store, Adam(learning_rate=0.01))
         self.follower = ReplicatedShare(0, FOLLOWER, settings)
-        service = FollowService(lambda number: self.follower, settings.max_step_bytes, prepare)
+        service = FollowService(
+            lambda number: self.follower, settings.max_step_bytes, self.succeed, prepare
+        )
         self.host = TaskHost(
             FOLLOWER,
             threads=8,
@@ -70,6 +74,11 @@ class Pair:
             max_sessions=8,
         )
         self.host.start("127.0.0.1:0")
+
+    def succeed(
+        self, share: ReplicatedShare, leader: TaskId, said: HandedOver, take: Callable[[], None]
+    ) -> None:
+        share.succeed(Lead(0, said.epoch, FOLLOWER, (leader,), leader_ended=True), take)
 
     def link(self, epoch: int = 1, leader: Incarnation = ME) -> RemoteLink:
         return RemoteLink(
@@ -238,7 +247,7 @@ def test_a_leader_that_is_counted_on_keeps_what_it_has_and_answers_nothing() -> 
     share.lead(Lead(0, 1, LEADER))
     ended = threading.Event()
     with share.serving(ended.set) as store:
-        share.give_up(GiveUpShare(0, 2, LEADER, keeps=True))
+        share.hand_over(HandOver(0, 2, LEADER, FOLLOWER), "ps1:1", HandedOver(2, ME, "ps0:1"))
         assert ended.is_set()
         with pytest.raises(PeerLostError):
             store.records.confirm_read()
@@ -247,6 +256,60 @@ def test_a_leader_that_is_counted_on_keeps_what_it_has_and_answers_nothing() -> 
     share.lead(Lead(0, 3, LEADER))
     assert share.led() is store
     store.records.confirm()
+
+
+def test_a_ps_follows_without_a_copy_only_whom_it_has_handed_everything_over_to() -> None:
+    share = ReplicatedShare(0, LEADER, SETTINGS["tcp"])
+    share.lead(Lead(0, 1, LEADER))
+    with share.serving():  # something is under way
+        share.hand_over(HandOver(0, 2, LEADER, FOLLOWER), "ps1:1", HandedOver(2, ME, "ps0:1"))
+    with pytest.raises(RefusedError, match="without a copy"):
+        share.follow_on(FOLLOWER, 2, lambda: None)
+    share.lead(Lead(0, 3, LEADER))
+    share.hand_over(HandOver(0, 4, LEADER, FOLLOWER), "ps1:1", HandedOver(4, ME, "ps0:1"))
+    for leader, epoch in ((TaskId("ps", 2), 4), (FOLLOWER, 3), (FOLLOWER, 5)):
+        with pytest.raises(RefusedError, match="without a copy"):
+            share.follow_on(leader, epoch, lambda: None)
+    share.follow_on(FOLLOWER, 4, lambda: None)
+    with pytest.raises(RefusedError, match="without a copy"):
+        share.follow_on(FOLLOWER, 4, lambda: None)
+
+
+def test_an_order_of_the_chief_waits_for_the_one_that_the_leader_has_passed_on() -> None:
+    """It comes once the leader has heard that it was taken, and names no link to the leader."""
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    records = share.follow(LEADER, 1, lambda: None)
+    records.take(1, 1, CopyCompleted)
+    order = Lead(0, 2, FOLLOWER, (LEADER,), leader_ended=True)
+    said = threading.Thread(target=share.lead, args=(order,))
+
+    def take() -> None:
+        records.take(1, 2, lambda: HandedOver(2, ME, "ps0:1"))
+        said.start()
+        said.join(0.2)
+
+    def open_former(stream: RecordStream) -> SilentLink:
+        assert share.replica.role is ReplicaRole.FOLLOWING
+        return SilentLink()
+
+    share.succeed(order, take, open_former)
+    said.join(10)
+    assert [each.task for each in share.store.records.followers] == [LEADER]
+    assert (share.replica.role, share.replica.epoch) == (ReplicaRole.LEADING, 2)
+
+
+def test_an_order_that_a_leader_passes_on_is_not_obeyed_before_what_it_has_sent() -> None:
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    records = share.follow(LEADER, 1, lambda: None)
+    records.take(1, 1, CopyCompleted)
+    order = Lead(0, 2, FOLLOWER, (LEADER,), leader_ended=True)
+    with pytest.raises(RefusedError, match="sent record 3 of share 0 after 1"):
+        share.succeed(order, lambda: records.take(1, 3, lambda: HandedOver(2, ME, "")))
+    again = share.follow(LEADER, 1, lambda: None)
+    again.take(1, 1, CopyCompleted)
+    with pytest.raises(FencedError, match="does not follow"):
+        share.succeed(order, lambda: records.take(1, 2, lambda: HandedOver(2, ME, "")))
+    assert share.replica.role is ReplicaRole.FOLLOWING
 
 
 def test_what_was_copied_in_part_is_thrown_away_when_the_link_ends() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from helpers.digests import digest_of, log_of
 from helpers.ps_peers import ADD, Ps, Worker, put, vector, worker_settings
+from helpers.waiting import wait_until
 from ropewalk.client.ps.control import PsControl
+from ropewalk.client.ps.locating import leader_in
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import GRANT_S, ReplicaRole
 from ropewalk.cluster.replication.reports import FollowerState, ShareLeader
 from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RopewalkError
@@ -118,74 +120,127 @@ def test_a_leader_that_gives_up_answers_nothing_and_has_nothing_any_more(
     assert controls[0].find_job(timeout_s=5).shards == 1
 
 
-def test_a_leader_that_has_handed_over_leads_again_with_what_it_had(
+def test_a_leader_whose_successor_is_lost_leads_again_with_what_it_had(
     pair: tuple[list[Ps], list[PsControl]],
 ) -> None:
     servers, controls = pair
     controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
     servers[0].worker().create(vector())
-    order = GiveUpShare(0, 2, PS[0], keeps=True)
-    controls[0].give_up_share(FIRST, order, timeout_s=5)
-    controls[0].give_up_share(FIRST, order, timeout_s=5)
-    with pytest.raises(MovedError, match="does not lead share 0"):
+    order = HandOver(0, 2, PS[0], PS[1])
+    for _ in range(2):  # said once more
+        controls[0].hand_over_share(FIRST, order, servers[1].address, timeout_s=5)
+    with pytest.raises(MovedError, match="does not lead share 0") as moved:
         servers[0].peer().connect(5)
+    leader = ShareLeader(0, 2, PS[1], servers[1].address)
+    assert leader_in(moved.value, 0) == leader
     controls[0].lead_share(FIRST, Lead(0, 3, PS[0]), timeout_s=5)
     servers[0].peer().connect(5)
     assert controls[0].find_job(timeout_s=5).shards == 1
-    with pytest.raises(FencedError, match="cannot give up share 1"):
-        controls[0].give_up_share(FIRST, GiveUpShare(1, 2, PS[0], keeps=True), timeout_s=5)
+    order = HandOver(1, 2, PS[0], PS[1])
+    with pytest.raises(FencedError, match="cannot hand over share 1"):
+        controls[0].hand_over_share(FIRST, order, servers[1].address, timeout_s=5)
 
 
-def test_a_leader_that_hands_over_follows_without_a_copy_and_leads_again(
+def hand_over(pair: tuple[list[Ps], list[PsControl]], epoch: int, old: int, new: int) -> None:
+    """Give the one order that a handover of share 0 needs, and wait until the other ps leads."""
+    servers, controls = pair
+    order = HandOver(0, epoch, PS[old], PS[new])
+    controls[old].hand_over_share(FIRST, order, servers[new].address, timeout_s=5)
+    wait_until(lambda: role_of(controls[new]) is ReplicaRole.LEADING, 10, f"{PS[new]} to lead")
+
+
+def role_of(control: PsControl) -> ReplicaRole:
+    """What a ps is to share 0."""
+    _, report = control.watch_shares(FIRST, 0, timeout_s=5)
+    return {each.share: each.role for each in report.shares}[0]
+
+
+def followed(pair: tuple[list[Ps], list[PsControl]]) -> None:
+    """Have the second ps follow the first one in share 0, in epoch 2."""
+    servers, controls = pair
+    copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
+    controls[0].lead_share(FIRST, Lead(0, 2, PS[0], (PS[1],)), timeout_s=5)
+
+
+def test_a_share_is_handed_over_to_and_fro_without_a_second_order(
     pair: tuple[list[Ps], list[PsControl]],
 ) -> None:
+    """And without a chief that says so to workers, who hear it of the ps that led before."""
     servers, controls = pair
     controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
-    leader = ShareLeader(0, 1, PS[0], servers[0].address)
+    known = [ShareLeader(0, 1, PS[0], servers[0].address)]
     who = Incarnation(TaskId("worker", 0), 1)
     settings = worker_settings("tcp", servers[0].settings)
-    peer = RemotePs(PS[0], servers[0].address, who, settings, locate=lambda share: leader)
+    peer = RemotePs(
+        *(PS[0], servers[0].address, who, settings),
+        locate=lambda share: known[-1],
+        learn=known.append,
+    )
     with closing(peer):
         worker = Worker(peer)
         worker.create(vector())
-        copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
-        controls[0].lead_share(FIRST, Lead(0, 2, PS[0], (PS[1],)), timeout_s=5)
+        followed(pair)
         for epoch, (old, new) in enumerate([(0, 1), (1, 0), (0, 1)], 3):
             # A run of a closure begins there, and its push does not come.
             store_of(servers[old])._marks.closures.is_new(ClosureRun(3, lane=0, turn=epoch), 1)
-            order = GiveUpShare(0, epoch, PS[old], keeps=True)
-            assert controls[old].give_up_share(FIRST, order, timeout_s=5) == [PS[new]]
-            lead = Lead(0, epoch, PS[new], (PS[old],), leader_ended=True, former=PS[old])
-            address = servers[old].address
-            controls[new].lead_share(FIRST, lead, former_address=address, timeout_s=5)
-            leader = ShareLeader(0, epoch, PS[new], servers[new].address, (PS[old],))
-            peer.moved()
+            hand_over(pair, epoch, old, new)
+            worker.push(put(vector(), ADD, 1))
             worker.create(vector(f"made in epoch {epoch}"))
             worker.push(put(vector(), ADD, 1))
+            assert known[-1] == ShareLeader(0, epoch, PS[new], servers[new].address)
             [follower] = followers_of(controls[new])
             assert (follower.task, follower.has_joined, follower.is_lost) == (PS[old], True, False)
             assert digest_of(store_of(servers[0])) == digest_of(store_of(servers[1]))
             assert log_of(store_of(servers[0])) == log_of(store_of(servers[1]))
-        assert worker.value(vector())[0] == 3
-        assert worker.sequence == 7
+            again = Lead(0, epoch, PS[new], (PS[old],), leader_ended=True)
+            controls[new].lead_share(FIRST, again, timeout_s=5)  # which changes nothing
+            assert len(followers_of(controls[new])) == 1
+            with pytest.raises(FencedError, match="cannot hand over share 0"):
+                hand_over(pair, epoch, old, new)
+        assert worker.value(vector())[0] == 6
+        assert worker.sequence == 10
 
 
-def test_a_leader_that_hands_over_while_something_is_under_way_says_that_none_is_even(
+def test_a_ps_that_hands_over_while_something_is_under_way_does_not_follow(
     pair: tuple[list[Ps], list[PsControl]],
 ) -> None:
     servers, controls = pair
     controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
-    copy_to(controls[0], CopyTo(0, 1, PS[0], PS[1]), servers[1].address)
+    followed(pair)
     assert servers[0].server is not None
     with servers[0].server.shares.at(0).serving():  # a call that takes long
-        order = GiveUpShare(0, 3, PS[0], keeps=True)
-        assert controls[0].give_up_share(FIRST, order, timeout_s=5) == []
-    begins = Lead(0, 3, PS[1], (PS[0],), leader_ended=True, former=PS[0])
-    controls[1].lead_share(FIRST, begins, former_address=servers[0].address, timeout_s=5)
-    while not followers_of(controls[1])[0].is_lost:
-        time.sleep(0.01)
+        hand_over(pair, 3, 0, 1)
+    assert followers_of(controls[1]) == ()
     controls[1].lead_share(FIRST, Lead(0, 4, PS[1]), timeout_s=5)
     assert controls[1].find_job(timeout_s=5).shards == 0, "it leads on, alone"
+
+
+def test_a_ps_that_the_chief_has_told_to_lead_takes_no_order_of_its_leader(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    followed(pair)
+    controls[1].lead_share(FIRST, Lead(0, 4, PS[1]), timeout_s=5)
+    order = HandOver(0, 3, PS[0], PS[1])  # of a chief that has not heard of that
+    controls[0].hand_over_share(FIRST, order, servers[1].address, timeout_s=5)
+    _, report = controls[1].watch_shares(FIRST, 0, timeout_s=5)
+    [led] = [each for each in report.shares if each.share == 0]
+    assert (led.role, led.epoch, led.followers) == (ReplicaRole.LEADING, 4, ())
+
+
+def test_a_ps_leads_by_no_order_of_an_earlier_chief_that_its_leader_passes_on(
+    pair: tuple[list[Ps], list[PsControl]],
+) -> None:
+    servers, controls = pair
+    controls[0].lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5)
+    followed(pair)
+    controls[1].attach(SECOND, "chief:2", lease_s=60, timeout_s=5)
+    order = HandOver(0, 3, PS[0], PS[1])
+    controls[0].hand_over_share(FIRST, order, servers[1].address, timeout_s=5)
+    _, report = controls[1].watch_shares(SECOND, 0, timeout_s=5)
+    assert {each.share: each.role for each in report.shares}[0] is ReplicaRole.FOLLOWING
+    controls[1].lead_share(SECOND, Lead(0, 4, PS[1]), timeout_s=5)
 
 
 def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:
@@ -194,6 +249,7 @@ def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]])
     orders: list[Callable[[], object]] = [
         lambda: control.lead_share(FIRST, Lead(0, 1, PS[0]), timeout_s=5),
         lambda: control.copy_share(FIRST, CopyTo(0, 1, PS[0], PS[1]), "x:1", timeout_s=5),
+        lambda: control.hand_over_share(FIRST, HandOver(0, 2, PS[0], PS[1]), "x:1", timeout_s=5),
         lambda: control.give_up_share(FIRST, GiveUpShare(0, 2, PS[0]), timeout_s=5),
         lambda: control.watch_shares(FIRST, 0, timeout_s=5),
     ]

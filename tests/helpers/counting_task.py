@@ -3,8 +3,8 @@
 Each time the file ``digests-wanted`` has another number, the process writes, in a file of its own,
 role, epoch and digest of each share that it has whole. With ``CERTIFICATES`` it shows its own ones
 of that folder. While there is a file ``die-before-lead`` or ``die-after-lead``, the chief kills
-itself in its next handover, once the leader has given up: before it has told the next one to lead,
-or before it has told workers of it.
+itself in its next handover, once the leader has handed over: before it has told the next one to
+lead, or before it has told workers of it.
 """
 
 import gc

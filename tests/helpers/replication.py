@@ -87,6 +87,34 @@ class Link:
         assert self.failure is None, self.failure
 
 
+class SilentLink:
+    """Takes records, and acknowledges nothing."""
+
+    shares_memory = False
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.is_closed = False
+
+    def send(self, position: int, record: Record) -> None:
+        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
+        self.records.append(record)
+
+    def read(self, timeout_s: float) -> None:
+        """Nothing comes."""
+        time.sleep(min(timeout_s, 0.001))
+
+    def close(self) -> None:
+        """Note it."""
+        self.is_closed = True
+
+    def cancel(self) -> None:
+        """Nothing waits here for long."""
+
+    def lead_in(self, epoch: int) -> None:
+        """The epoch is of no interest."""
+
+
 def make_store(rule: UpdateRule | None = None, index: int = 0, timeout_s: float = 60.0) -> Store:
     """A store; with a rule it has some variables that the rule updates."""
     store = Store(TaskId("ps", index), Settings(request_timeout_s=timeout_s))

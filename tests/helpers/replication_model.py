@@ -15,7 +15,9 @@ After each move the invariants are checked:
 4. the log of a follower that a leader needs is a beginning of the leader's;
 5. nothing gets stuck: from each state, all pushes can be answered yet, or the share is lost;
 6. a living ps that the chief counts on has every push that was answered;
-7. a read has what was answered before it.
+7. a read has what was answered before it;
+8. a handover needs no chief once its leader has obeyed: while both ps live, all pushes can be
+   answered without one.
 
 A leader answers reads alone for a while after a follower has let it (``replica.GRANT_S``). Here a
 grant lasts until time has passed, which may be at any moment; a follower that leads waits for that
@@ -23,13 +25,19 @@ moment unless it need not.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ropewalk.cluster.replication import configuration, replica
-from ropewalk.cluster.replication.configuration import Configuration, CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.configuration import (
+    Configuration,
+    CopyTo,
+    GiveUpShare,
+    HandOver,
+    Lead,
+)
 from ropewalk.cluster.replication.replica import Replica, ReplicaRole
 from ropewalk.core.task import TaskId
 
@@ -97,13 +105,24 @@ class CaughtUp(NamedTuple):
     kind: str = "caught up"
 
 
-class HasGivenUp(NamedTuple):
+class HasHandedOver(NamedTuple):
     """From a ps to the chief: it answers nothing any more."""
 
     epoch: int
     by: TaskId
-    even_with: tuple[TaskId, ...] = ()
-    kind: str = "has given up"
+    kind: str = "has handed over"
+
+
+class PassedOn(NamedTuple):
+    """From a leader to its successor, after all records: the order to lead."""
+
+    link: int
+    leader: TaskId
+    to: TaskId
+    epoch: int
+    position: int
+    order: Lead
+    kind: str = "passed on"
 
 
 class GoOn(NamedTuple):
@@ -137,7 +156,7 @@ class Ps:
         waiting: Pushes to be answered once a position is acknowledged.
         caught_up: The position from which a new follower is needed, until the chief was told.
         lets_read: The leader that may answer reads alone, as far as this follower is concerned.
-        even_with: Those that had all that was here when this ps gave up.
+        successor: The ps that this one has handed over to, and had a link to.
     """
 
     is_alive: bool = True
@@ -149,7 +168,7 @@ class Ps:
     waiting: frozenset[tuple[Push, int]] = frozenset()
     caught_up: tuple[TaskId, int] | None = None
     lets_read: TaskId | None = None
-    even_with: tuple[TaskId, ...] = ()
+    successor: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +176,7 @@ class State:
     """One state of all.
 
     Attributes:
-        ends: The ps that is to give up before the leader of ``mind`` leads; None: none is asked.
+        ends: The ps that is to hand over to the leader of ``mind``; None: none is asked.
         is_old: A read was answered that lacks a push which had been answered before it.
     """
 
@@ -201,11 +220,12 @@ class Rules:
     keeps_until_led: bool = True
     waits_for_reads: Callable[..., bool] = replica.waits_for_reads
     waits_for_the_answer: bool = True
-    followed_on: Callable[[Replica, TaskId, int, Collection[TaskId]], Replica | None] = (
+    handed_over: Callable[[Replica, HandOver], Replica | None] = replica.handed_over
+    passes_on: bool = True
+    succeeds: Callable[[Replica, TaskId, int, int, int], bool] = replica.takes_record
+    followed_on: Callable[[Replica, TaskId, int, TaskId | None], Replica | None] = (
         replica.followed_on
     )
-    goes_on_with: Callable[[Replica, Lead], bool] = replica.goes_on_with
-    is_even: Callable[[int, Iterable[int]], bool] = replica.may_answer
 
 
 @dataclass(frozen=True)
@@ -214,6 +234,7 @@ class Bounds:
 
     Attributes:
         pushes: Number of pushes of each worker.
+        followers: At the start.
         copies: That the chief orders.
         crashes: Number of crashes of ps.
         restarts: Number of restarts of the chief.
@@ -221,7 +242,6 @@ class Bounds:
         gives_up: The chief tells those that it leaves out.
         hands_over: The chief makes a follower lead though the leader lives.
         grants: Leaders answer reads alone.
-        goes_on: A leader that hands over follows without a copy, where it can.
     """
 
     servers: int = 2
@@ -230,11 +250,10 @@ class Bounds:
     crashes: int = 0
     restarts: int = 0
     epochs: int = 3
-    begins_followed: bool = True
+    followers: int = 1
     gives_up: bool = False
     hands_over: bool = False
     grants: bool = False
-    goes_on: bool = False
     states: int = 1_000_000
 
 
@@ -266,17 +285,19 @@ class Model:
         self.rules = rules or Rules()
 
     def initial(self) -> State:
-        """A share that ps 0 leads, and ps 1 follows if that is asked for."""
+        """A share that ps 0 leads, and the next ones follow."""
         marks = (0,) * len(self.bounds.pushes)
-        servers = [Ps(marks=marks) for _ in range(self.bounds.servers)]
-        followers = (ps(1),) if self.bounds.begins_followed else ()
-        now = Configuration(SHARE, 1, ps(0), followers)
+        followers = tuple(ps(index + 1) for index in range(self.bounds.followers))
+        links, heard = (tuple((each, 0) for each in followers) for _ in range(2))
         leading = Replica(ReplicaRole.LEADING, 1, True, followers)
-        servers[0] = replace(servers[0], replica=leading)
-        if followers:
-            servers[0] = replace(servers[0], links=((ps(1), 0),), heard=((ps(1), 0),))
-            following = Replica(ReplicaRole.FOLLOWING, 1, True, leader=ps(0))
-            servers[1] = replace(servers[1], replica=following, links=((ps(0), 0),))
+        following = Replica(ReplicaRole.FOLLOWING, 1, True, leader=ps(0))
+        servers = [Ps(marks=marks) for _ in range(self.bounds.servers)]
+        servers[0] = replace(servers[0], replica=leading, links=links, heard=heard)
+        for each in followers:
+            servers[each.index] = replace(
+                servers[each.index], replica=following, links=((ps(0), 0),)
+            )
+        now = Configuration(SHARE, 1, ps(0), followers)
         return State(tuple(servers), now, now, True)
 
     # -- moves -----------------------------------------------------------------------------------
@@ -438,11 +459,6 @@ class Model:
             waiting = server.waiting if now.role is ReplicaRole.LEADING else frozenset()
             keeps = now.role is ReplicaRole.LEADING or rules.keeps_links
             links = server.links if keeps else ()
-            positions, messages = server.heard, state.messages
-            if message.former is not None and rules.goes_on_with(now, message):
-                number, to = self._next_link(state), message.former
-                links, positions = ((to, number),), ((to, len(server.log)),)
-                messages |= {GoOn(number, me, to, message.epoch)}
             caught_up = server.caught_up
             if caught_up is not None and caught_up[0] not in after.needs:
                 caught_up = None
@@ -451,31 +467,21 @@ class Model:
                 replica=after,
                 waiting=waiting,
                 links=links,
-                heard=positions,
                 caught_up=caught_up,
-                even_with=(),
+                successor=None,
             )
-            return replace(self._with(state, index, leading), messages=messages)
+            return self._with(state, index, leading)
         if isinstance(message, GiveUpShare):
             after = rules.given_up(now, message)
             if after is None:
                 return None
-            if after.is_whole:
-                emptied = replace(server, replica=after, links=(), heard=(), waiting=frozenset())
-                even_with = server.even_with + tuple(
-                    each
-                    for each in now.needs
-                    if rules.is_even(len(server.log), [dict(server.heard).get(each, -1)])
-                )
-                emptied = replace(emptied, caught_up=None, even_with=even_with)
-            else:  # a follower's grant outlasts what it has
-                emptied = Ps(
-                    replica=after, marks=(0,) * len(server.marks), lets_read=server.lets_read
-                )
-            if rules.keeps_answering:
-                emptied = server
-            answer = HasGivenUp(message.epoch, me, emptied.even_with)
-            return replace(self._with(state, index, emptied), messages=state.messages | {answer})
+            # A follower's grant outlasts what it has.
+            emptied = Ps(replica=after, marks=(0,) * len(server.marks), lets_read=server.lets_read)
+            return self._with(state, index, emptied)
+        if isinstance(message, HandOver):
+            return self._handed_over(state, index, server, message)
+        if isinstance(message, PassedOn):
+            return self._succeeded(state, index, server, message)
         if isinstance(message, CopyTo):
             after = replica.told_to_copy(now, message)
             if after is None or state.copies > self.bounds.copies:
@@ -507,11 +513,11 @@ class Model:
                 emptied = replace(emptied, log=server.log, marks=server.marks)
             return self._with(state, index, emptied)
         if isinstance(message, GoOn):
-            after = rules.followed_on(now, message.leader, message.epoch, server.even_with)
+            after = rules.followed_on(now, message.leader, message.epoch, server.successor)
             if after is None:
                 return None
             links = ((message.leader, message.link),)
-            following = replace(server, replica=after, links=links, heard=(), even_with=())
+            following = replace(server, replica=after, links=links, heard=(), successor=None)
             return self._with(state, index, following)
         if (getattr(message, "leader", None), getattr(message, "link", 0)) in server.links:
             if isinstance(message, Copy):
@@ -546,6 +552,53 @@ class Model:
             return self._with(state, index, replace(server, heard=tuple(sorted(known.items()))))
         return None
 
+    def _handed_over(self, state: State, index: int, server: Ps, order: HandOver) -> State | None:
+        """The state after a leader has handed over: its last record is under way."""
+        me, now = ps(index), server.replica
+        after = self.rules.handed_over(now, order)
+        if after is None:
+            return None
+        messages = state.messages | {HasHandedOver(order.epoch, me)}
+        leads = now.role is ReplicaRole.LEADING and order.successor in now.needs
+        link = dict(server.links).get(order.successor) if leads else None
+        if link is not None and self.rules.passes_on:
+            lead = replace(order.lead, leader_ended=True)
+            position = len(server.log) + 1
+            messages |= {PassedOn(link, me, order.successor, now.epoch, position, lead)}
+        ended = replace(
+            server,
+            replica=after,
+            links=(),
+            heard=(),
+            waiting=frozenset(),
+            caught_up=None,
+            successor=None if link is None else order.successor,
+        )
+        ended = server if self.rules.keeps_answering else ended
+        return replace(self._with(state, index, ended), messages=messages)
+
+    def _succeeded(self, state: State, index: int, server: Ps, said: PassedOn) -> State | None:
+        """The state after a follower has taken the last record of its leader, and leads."""
+        now, have = server.replica, len(server.log)
+        if (said.leader, said.link) not in server.links:
+            return None
+        after = self.rules.ordered(now, said.order)
+        if after is None or not self.rules.succeeds(
+            now, said.leader, said.epoch, said.position, have
+        ):
+            return None
+        number = self._next_link(state)
+        leading = replace(
+            server,
+            replica=after,
+            waiting=frozenset(),
+            links=((said.leader, number),),
+            heard=((said.leader, have),),
+            successor=None,
+        )
+        goes_on = GoOn(number, ps(index), said.leader, after.epoch)
+        return replace(self._with(state, index, leading), messages=state.messages | {goes_on})
+
     def _of_chief(self, state: State) -> Iterator[tuple[str, State]]:
         if state.is_lost:
             return
@@ -567,7 +620,9 @@ class Model:
                     GiveUpShare(SHARE, now.epoch, each) for each in everybody - {*now.replicas}
                 }
             if state.ends is not None:
-                said |= {GiveUpShare(SHARE, now.epoch, state.ends, self.rules.keeps_until_led)}
+                hand_over = HandOver(SHARE, now.epoch, state.ends, now.leader)
+                keeps = self.rules.keeps_until_led
+                said |= {hand_over if keeps else GiveUpShare(SHARE, now.epoch, state.ends)}
             yield (
                 f"the chief tells {now.epoch}",
                 replace(state, told=True, messages=state.messages | said),
@@ -575,17 +630,10 @@ class Model:
         if not is_written or not state.told:
             return
         if state.ends is not None:
-            answers = [
-                each
-                for each in state.messages
-                if isinstance(each, HasGivenUp) and each[:2] == (now.epoch, state.ends)
-            ]
-            if not self.rules.waits_for_the_answer:
-                answers.append(HasGivenUp(now.epoch, state.ends))
-            for answer in answers:
+            answer = HasHandedOver(now.epoch, state.ends)
+            if answer in state.messages or not self.rules.waits_for_the_answer:
                 [lead] = configuration.orders(now)
-                is_even = self.bounds.goes_on and lead.to in answer.even_with
-                ended = replace(lead, leader_ended=True, former=answer.by if is_even else None)
+                ended = replace(lead, leader_ended=True)
                 yield (
                     f"the chief hears {answer}",
                     replace(state, ends=None, messages=state.messages | {ended}),
@@ -678,6 +726,17 @@ class Model:
                 return "a follower's log is not a beginning of its leader's"
         return ""
 
+    @staticmethod
+    def is_handed_over(state: State) -> bool:
+        """Whether a leader has obeyed the order to hand over, and nobody was lost or told more."""
+        for index, server in enumerate(state.ps):
+            if not server.is_alive or server.successor is None:
+                continue
+            follower = state.ps[server.successor.index]
+            if follower.is_alive and follower.replica.leader == ps(index):
+                return follower.replica.epoch < server.replica.epoch
+        return False
+
     def is_finished(self, state: State) -> bool:
         """Whether all pushes were answered, or the share is lost."""
         return state.is_lost or len(state.answered) == sum(self.bounds.pushes)
@@ -691,7 +750,7 @@ def search(model: Model) -> Found:
     """
     first = model.initial()
     came: dict[State, tuple[State, str] | None] = {first: None}
-    before: dict[State, list[State]] = {}
+    before: dict[State, list[tuple[State, bool]]] = {}
     finished = []
     queue = deque([first])
     while queue:
@@ -699,7 +758,7 @@ def search(model: Model) -> Found:
         if model.is_finished(state):
             finished.append(state)
         for name, after in model.moves(state):
-            before.setdefault(after, []).append(state)
+            before.setdefault(after, []).append((state, name.startswith("the chief")))
             if after in came:
                 continue
             came[after] = (state, name)
@@ -709,27 +768,30 @@ def search(model: Model) -> Found:
             if len(came) > model.bounds.states:
                 raise RuntimeError(f"more than {model.bounds.states} states")
             queue.append(after)
-    stuck = _stuck(came, before, finished, model)
-    if stuck is not None:
-        return Found(len(came), "stuck", _trace(came, stuck))
+    ends, ends_alone = (_ending(finished, before, with_chief=each) for each in (True, False))
+    for state in came:
+        if state not in ends and not _is_excused(state, model):
+            return Found(len(came), "stuck", _trace(came, state))
+        if state not in ends_alone and model.is_handed_over(state):
+            return Found(len(came), "a handover waits for its chief", _trace(came, state))
     return Found(len(came))
 
 
-def _stuck(
-    came: Iterable[State], before: dict[State, list[State]], finished: list[State], model: Model
-) -> State | None:
-    """A state, nearest first, from which no end can be reached."""
+def _ending(
+    finished: list[State],
+    before: dict[State, list[tuple[State, bool]]],
+    *,
+    with_chief: bool,
+) -> set[State]:
+    """The states from which all pushes can be answered, or the share be lost."""
     ends = set(finished)
     queue = deque(finished)
     while queue:
-        for state in before.get(queue.popleft(), ()):
-            if state not in ends:
+        for state, is_of_chief in before.get(queue.popleft(), ()):
+            if state not in ends and (with_chief or not is_of_chief):
                 ends.add(state)
                 queue.append(state)
-    for state in came:
-        if state not in ends and not _is_excused(state, model):
-            return state
-    return None
+    return ends
 
 
 def _is_excused(state: State, model: Model) -> bool:

@@ -104,7 +104,15 @@ class ServersPlane(DataPlane):
         leaders.begin(settings.join_timeout_s, check)
         homes = first_leaders(leaders.shares, servers)
         peers = [
-            RemotePs(ps, task.address_of(ps), who, settings, locate=leaders.leader_of, share=share)
+            RemotePs(
+                ps,
+                task.address_of(ps),
+                who,
+                settings,
+                locate=leaders.leader_of,
+                share=share,
+                learn=leaders.learn,
+            )
             for share, ps in homes.items()
         ]
         for peer in peers:

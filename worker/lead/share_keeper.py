@@ -18,12 +18,13 @@ from ...cluster.replication.configuration import (
     Configuration,
     CopyTo,
     GiveUpShare,
+    HandOver,
     Lead,
     Reconfiguration,
     first_leaders,
 )
 from ...cluster.replication.moves import Move
-from ...cluster.replication.replica import GRANT_S, ReplicaRole
+from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import PsReport, ShareLeader
 from ...cluster.replication.shares import Shares, lead_orders, other_orders
 from ...cluster.roles import PS
@@ -44,6 +45,7 @@ from .ps_watch import SUSPECTED, PsWatch
 log = logging.getLogger(__name__)
 
 _ORDER_S = 2.0
+_HAND_OVER_S = 1.0
 _WRITE_AGAIN_S = 0.75
 _TURN_S = 0.1
 _LEAVER_STAYS_S = 8.0  # a ps waits for longer by default: leave_grace_s, drain_grace_s and lease_s
@@ -53,9 +55,6 @@ _ASKED = PsReport(0)
 """In place of a report: a request without a report."""
 
 _Event = tuple[TaskId, PsReport | None]
-_Handover = tuple[
-    GiveUpShare | None, Lead
-]  # who gives up first, if it is asked; and who leads then
 
 
 class ShareKeeper:
@@ -101,7 +100,7 @@ class ShareKeeper:
         self._shares = _shares_of(record, replicas, homes, spreads=spreads)
         self._resumes = bool(self._shares.configurations)
         self._lock = threading.Lock()  # of the decisions, which a status reads
-        self._leads: dict[int, _Handover] = {}  # orders that were not answered yet, by share
+        self._leads: dict[int, Lead | HandOver] = {}  # orders that were not answered yet, by share
         self._leader_lost: dict[int, float] = {}  # when, of shares that another ps is to lead
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._closing = threading.Event()
@@ -117,7 +116,7 @@ class ShareKeeper:
     def start(self) -> None:
         """Begin to lead."""
         with self._lock:
-            self._leads |= {order.share: (None, order) for order in self._shares.begin()}
+            self._leads |= {order.share: order for order in self._shares.begin()}
         self._locked_job.leaders.moves.begin = self.move
         self._locked_job.leaders.shares = self._num_shares
         self._thread.start()
@@ -316,12 +315,12 @@ class ShareKeeper:
         if lost:
             self._fail_without(task, lost)
         with self._lock:
-            self._leads.update({lead.share: (ends, lead) for ends, lead in orders})
-            for _, lead in orders:
-                if is_gone and before[lead.share].leader == task:
-                    self._leader_lost.setdefault(lead.share, began)
-        for order in give_ups:
-            self._give_up(order)
+            self._leads.update({order.share: order for order in orders})
+            for order in orders:
+                if is_gone and before[order.share].leader == task:
+                    self._leader_lost.setdefault(order.share, began)
+        for give_up in give_ups:
+            self._tell_to_give_up(give_up)
 
     def _decided(self, task: TaskId, report: PsReport | None) -> list[Reconfiguration]:
         if report is _ASKED:
@@ -375,9 +374,9 @@ class ShareKeeper:
         """Give the orders that were not answered yet, and have copies made."""
         with self._lock:
             # One that does not answer would hold up the others; its next report has it told.
-            leads = [each for each in self._leads.values() if self._shares.may_hear(each[1].to)]
-        for handover in leads:
-            self._tell_to_lead(handover)
+            orders = [each for each in self._leads.values() if self._shares.may_hear(_leader(each))]
+        for order in orders:
+            self._tell_to_lead(order)
         with self._lock:
             copies = self._shares.copies(self._may_copy) if not self._leads else []
         for copy in copies:
@@ -392,16 +391,12 @@ class ShareKeeper:
         self._copy_again[share] = now + backoff.next_s()
         return True
 
-    def _tell_to_lead(self, handover: _Handover) -> None:
-        ends, order = handover
-        control, former = self._controls[order.to], ""
-        even_with = self._give_up(ends) if ends is not None else None
-        if ends is not None and even_with is not None:
-            order = replace(order, leader_ended=True)
-            if order.to in even_with:
-                order, former = replace(order, former=ends.to), self._controls[ends.to].address
+    def _tell_to_lead(self, told: Lead | HandOver) -> None:
+        """Have a ps lead. After a handover it does so already, if its leader could tell it."""
+        order = self._tell_to_hand_over(told) if isinstance(told, HandOver) else told
+        control = self._controls[order.to]
         try:
-            control.lead_share(self._who, order, former_address=former, timeout_s=_ORDER_S)
+            control.lead_share(self._who, order, timeout_s=_ORDER_S)
         except PeerLostError as error:  # who watches it says whether it is lost
             log.debug("%s", error)
             return
@@ -412,7 +407,7 @@ class ShareKeeper:
                 self._leads.pop(order.share, None)
             return
         with self._lock:
-            if self._leads.get(order.share) is handover:
+            if self._leads.get(order.share) is told:
                 del self._leads[order.share]
             self._shares.obeyed(order)
             lost = self._leader_lost.pop(order.share, None)
@@ -422,20 +417,24 @@ class ShareKeeper:
         if failover_s is not None:
             log.info("share %d was without a leader for %.2f s", order.share, failover_s)
 
-    def _give_up(self, order: GiveUpShare) -> list[TaskId] | None:
-        """Tell a ps to give up a share.
+    def _tell_to_hand_over(self, order: HandOver) -> Lead:
+        """Tell a leader to hand over; returns the order to the one that leads then.
 
         One that does not answer is not waited for: it answers no reads after the grant either.
-
-        Returns:
-            Followers that have exactly what it keeps; None: it has not answered that it has given
-            up.
         """
+        control, successor = self._controls[order.to], self._controls[order.successor]
         try:
-            return self._controls[order.to].give_up_share(self._who, order, timeout_s=GRANT_S)
+            control.hand_over_share(self._who, order, successor.address, timeout_s=_HAND_OVER_S)
+        except RopewalkError as error:
+            log.debug("%s", error)
+            return order.lead
+        return replace(order.lead, leader_ended=True)
+
+    def _tell_to_give_up(self, order: GiveUpShare) -> None:
+        try:
+            self._controls[order.to].give_up_share(self._who, order, timeout_s=_ORDER_S)
         except RopewalkError as error:  # its next report says whether it has
             log.debug("%s", error)
-            return None
 
     def _tell_to_copy(self, order: CopyTo) -> None:
         control, follower = self._controls[order.to], self._controls[order.follower]
@@ -445,6 +444,10 @@ class ShareKeeper:
             log.debug("%s", error)
             with self._lock:
                 self._shares.copy_refused(order)
+
+
+def _leader(order: Lead | HandOver) -> TaskId:
+    return order.to if isinstance(order, Lead) else order.successor
 
 
 def _shares_of(

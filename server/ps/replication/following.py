@@ -15,12 +15,17 @@ from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
 from .leader_records import LeaderRecords
-from .record_codec import RecordDecoder, has_arrived
+from .record_codec import RecordDecoder, handed_over, has_arrived
+from .records import HandedOver
 from .segments import SegmentsReceived, most_segment_bytes
 from .share import ReplicatedShare
 
 SERVICE = "follow"
 _ACKNOWLEDGE_S = 1.0
+
+
+Succeed = Callable[[ReplicatedShare, TaskId, HandedOver, Callable[[], None]], None]
+"""Leads a share once the leader's last record has been taken, which the last argument does."""
 
 
 class FollowService:
@@ -29,6 +34,7 @@ class FollowService:
     Args:
         share: The share of a number.
         max_record_bytes: Most bytes of arrays of a record.
+        succeed: Leads a share in place of the leader that this ps has followed.
         prepare: Called before a leader is answered: what makes this ps slow at first, and with it
             all who push to the leader.
     """
@@ -37,9 +43,11 @@ class FollowService:
         self,
         share: Callable[[int], ReplicatedShare],
         max_record_bytes: int,
+        succeed: Succeed,
         prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._share = share
+        self._succeed = succeed
         self._max_record_bytes = max_record_bytes
         self._prepare = prepare
         self._pool = MemoryPool()
@@ -111,7 +119,11 @@ class FollowService:
                 decode = partial(decoder.decode, message, payload)
                 position, is_here = message.position, has_arrived(message)
                 early = partial(_acknowledge, connection, position) if is_here else _nothing
-                records.take(message.epoch, position, decode, early)
+                take = partial(records.take, message.epoch, position, decode, early)
+                if message.WhichOneof("kind") == "handed_over":
+                    self._succeed(share, leader, handed_over(message.handed_over), take)
+                    return
+                take()
             if not is_here:
                 _acknowledge(connection, position)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-from ....cluster.replication.replica import GRANT_S
 from ....core.arrays.dtypes import Array, as_bytes
 from ....core.errors import RopewalkError
 from ....core.settings import Settings
@@ -21,6 +20,8 @@ from .records import BlockUpdated, CopiedTile, Record
 from .segments import SegmentsSent
 from .stream import RecordStream
 
+_GOES_ON_S = 1.0  # for the ps that led before: it is there at once, or not at all
+
 
 class RemoteLink:
     """Sends records to a follower, and reads its acknowledgements when it is told to.
@@ -34,7 +35,7 @@ class RemoteLink:
         share: Number of the share.
         epoch: In which this ps leads it.
         goes_on: The follower has what this ps has, and is copied nothing: this ps followed it, and
-            it has given up. It is there at once, or not at all.
+            it has handed over.
         stream: Hears the acknowledgements.
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.
@@ -64,7 +65,7 @@ class RemoteLink:
         peer = f"{follower} ({address})"
         hello = session_pb2.Hello(service=SERVICE, share=share)
         dialer = Dialer(address, peer, hello, leader, settings, wrap, follower)
-        within_s = GRANT_S if goes_on else settings.reconnect_timeout_s
+        within_s = _GOES_ON_S if goes_on else settings.reconnect_timeout_s
         reached = reach(dialer, settings, within_s, peer=peer)
         self._connection: Connection = reached.connection
         passes_files = reached.choice.kind is ConnectionKind.SHARED_MEMORY

@@ -21,6 +21,7 @@ from .records import (
     Checked,
     CopiedTile,
     CopyCompleted,
+    HandedOver,
     LogCopied,
     PushCompleted,
     Record,
@@ -100,6 +101,9 @@ class RecordEncoder:
             getattr(binding, "from").CopyFrom(codec.incarnation_to_wire(record.who))
         elif isinstance(record, Checked):
             message.checked = True
+        elif isinstance(record, HandedOver):
+            message.handed_over.epoch, message.handed_over.address = record.epoch, record.address
+            message.handed_over.chief.CopyFrom(codec.incarnation_to_wire(record.chief))
         else:
             message.copy_complete = True
         return message, arrays
@@ -157,13 +161,20 @@ class RecordEncoder:
 
 
 def has_arrived(message: pb.Record) -> bool:
-    """Return whether a record is about a push, whose values came along or stay where they are.
+    """Whether a record is about a push, whose values came along or stay where they are, or is the
+    last one.
 
     It may be acknowledged before it is carried out: this ps leads only after that. Whoever has the
     acknowledgement of a record knows that those before it are carried out, so values in a worker's
     segment, which stay until its next push is answered, stay long enough.
     """
-    return message.WhichOneof("kind") in ("update", "values", "complete")
+    return message.WhichOneof("kind") in ("update", "values", "complete", "handed_over")
+
+
+def handed_over(message: pb.HandedOver) -> HandedOver:
+    """The last record of a leader."""
+    chief = codec.incarnation_from_wire(message.chief)
+    return HandedOver(message.epoch, chief, message.address)
 
 
 class RecordDecoder:
@@ -256,6 +267,8 @@ class RecordDecoder:
             return Checked()
         if kind == "copy_complete":
             return CopyCompleted()
+        if kind == "handed_over":
+            return handed_over(message.handed_over)
         raise RefusedError(f"a leader sends records, not {kind or 'an empty message'}")
 
     def _decode_update(self, message: pb.BlockUpdate, payload: "_Payload") -> BlockUpdated:

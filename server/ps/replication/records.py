@@ -221,6 +221,21 @@ class CopyCompleted:
     """The follower has everything."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The last record: the leader answers nothing any more, and the follower leads.
+
+    Attributes:
+        epoch: In which it leads.
+        chief: Who has ordered that.
+        address: Of the leader, which follows without a copy; empty: it has not done all of this.
+    """
+
+    epoch: int
+    chief: Incarnation
+    address: str
+
+
 Record = (
     BlockUpdated
     | BlockSet
@@ -236,6 +251,7 @@ Record = (
     | RuleBound
     | Checked
     | CopyCompleted
+    | HandedOver
 )
 
 

@@ -55,7 +55,7 @@ class Replayer:
             self._store.raise_global_step(record.global_step)
         elif isinstance(record, records.LogCopied):
             self._store.take_log(record)
-        elif isinstance(record, records.Checked):
+        elif isinstance(record, (records.Checked, records.HandedOver)):
             pass
         elif isinstance(record, records.CopyCompleted):
             self.is_whole = True

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ....cluster.replication import replica
-from ....cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ....cluster.replication.replica import Replica, ReplicaRole
-from ....cluster.replication.reports import ShareState
+from ....cluster.replication.reports import ShareLeader, ShareState
 from ....core.errors import FencedError, RefusedError, RopewalkError
 from ....core.process.threads import new_thread
 from ....core.settings import Settings
@@ -20,6 +20,7 @@ from ..store import Store
 from .follower import Follower, FollowerLink
 from .joining import copy_store
 from .leader_records import LeaderRecords
+from .records import HandedOver
 from .share_part import SharePart
 from .stream import RecordStream
 
@@ -28,13 +29,11 @@ log = logging.getLogger(__name__)
 OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
 """Dials the follower of an order at an address; its acknowledgements go to the stream."""
 
-OpenFormer = Callable[[TaskId, RecordStream], FollowerLink]
+OpenFormer = Callable[[RecordStream], FollowerLink]
 """Dials the ps that led before, which has what this ps has, and is to follow."""
 
-_ACKNOWLEDGED_S = 0.2
-"""Twice this is how long a handover waits for what is under way; within ``GRANT_S`` the chief
-has its answer. Unit: seconds.
-"""
+_ENDED_S = 0.5  # so long a handover waits for what is under way: the chief waits for longer
+_TAKEN_S = 0.25  # and so long until its last record has come
 
 
 class ReplicatedShare:
@@ -83,28 +82,41 @@ class ReplicatedShare:
 
     # -- leading -----------------------------------------------------------------------------
 
-    def lead(self, order: Lead, open_former: OpenFormer | None = None) -> None:
-        """Obey an order to lead: answers wait for exactly the followers that it names.
+    def lead(self, order: Lead) -> None:
+        """Obey the chief's order to lead: answers wait for exactly the followers that it names.
 
         What a link has brought until now is carried out, and nothing more is taken from it.
-
-        Args:
-            order: The order.
-            open_former: Dials the ps that led before, if that has given up and is to follow.
 
         Raises:
             FencedError: This ps may not: it has heard of a later epoch, or has not everything.
         """
         with self._obeying:
             self._outlast_grant(order)
+            self._lead(order)
+
+    def succeed(
+        self, order: Lead, take: Callable[[], None], open_former: OpenFormer | None = None
+    ) -> None:
+        """Lead in place of the leader that this ps has followed, by the last of its records.
+
+        Args:
+            order: What that says. The leader is the only follower.
+            take: Takes the record; once it is acknowledged, an order of the chief waits.
+            open_former: Dials the leader; None: it has not all that is here.
+
+        Raises:
+            FencedError: See :meth:`lead`; or this ps follows another leader by now.
+            RefusedError: Records before it are missing.
+        """
+        with self._obeying:
+            take()
             self._lead(order, self._former(order, open_former))
 
-    def _lead(self, order: Lead, former: Follower | None) -> None:
+    def _lead(self, order: Lead, former: Follower | None = None) -> None:
         part = self._part
         with self._lock:
             after = replica.ordered(part.replica, order)
-            goes_on = after is not None and replica.goes_on_with(part.replica, order)
-            if former is not None and (self._is_closed or not goes_on):
+            if former is not None and (self._is_closed or after is None):
                 former.link.close()
                 former = None
             if after is None:
@@ -118,7 +130,7 @@ class ReplicatedShare:
             if part.replica.role is ReplicaRole.FOLLOWING:  # what its leader has sent was not noted
                 store.bases.clear()
                 store.cuts.abandon("this ps has followed meanwhile")
-            part.even_with = frozenset()
+            part.successor, part.is_even = None, False
             part.replica = after
             part.break_link()
             for follower in records.followers:
@@ -132,17 +144,12 @@ class ReplicatedShare:
         part.changed()
 
     def _former(self, order: Lead, open_former: OpenFormer | None) -> Follower | None:
-        """Make a follower of the ps that led before, which has what is here."""
-        part = self._part
-        with self._lock:
-            may_lead = replica.ordered(part.replica, order) is not None
-            goes_on = may_lead and replica.goes_on_with(part.replica, order)
-            stream = part.store.records
-        former = order.former
-        if not goes_on or open_former is None or former is None or former not in order.followers:
+        """The ps that led before, as a follower that has what is here."""
+        if open_former is None:
             return None
+        [former] = order.followers
         try:
-            return Follower(former, open_former(former, stream))
+            return Follower(former, open_former(self._part.store.records))
         except (OSError, RopewalkError) as error:  # the chief hears that there is no link to it
             log.warning("%s does not follow share %d: %s", former, self.number, error)
             return None
@@ -165,79 +172,93 @@ class ReplicatedShare:
         if left_s > 0:
             threading.Event().wait(left_s)
 
-    def give_up(self, order: GiveUpShare) -> frozenset[TaskId]:
+    def give_up(self, order: GiveUpShare) -> None:
         """Obey an order to give up the share: when this returns, this ps answers nothing any more.
 
-        What it had is thrown away, unless the chief still counts on it.
-
-        Returns:
-            Followers that have exactly what is kept here: one of them may lead, and be followed by
-            this ps without a copy.
+        What it had is thrown away.
 
         Raises:
             FencedError: It has heard of that epoch, or of a later one: the order came late.
         """
-        with self._obeying:
-            return self._give_up_in_order(order)
-
-    def _give_up_in_order(self, order: GiveUpShare) -> frozenset[TaskId]:
         part = self._part
-        with self._lock:
-            if self._given_up(order) is part.replica:
-                return part.even_with
-        even_with = self._end_lead() if order.keeps else frozenset()
-        try:
-            with self._lock:
-                after = self._given_up(order)  # another order may have come meanwhile
-                if after is part.replica:
-                    return part.even_with
-                if after.is_whole:
-                    self._step_down(after, even_with)
-                else:
-                    part.become(after, "another ps leads")
-        finally:
-            self._is_ending = False
+        with self._obeying, self._lock:
+            after = replica.given_up(part.replica, order)
+            if after is None:
+                raise part.fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
+            if after is part.replica:
+                return
+            part.become(after, "another ps leads")
         log.info("has given up share %d in epoch %d", self.number, order.epoch)
         part.changed()
-        return even_with
 
-    def _given_up(self, order: GiveUpShare) -> Replica:
+    def hand_over(self, order: HandOver, address: str, last: HandedOver) -> None:
+        """Obey an order to hand the share over: when this returns, this ps answers nothing any
+        more, and has told its successor to lead, if there is a link to it.
+
+        Args:
+            order: The order.
+            address: Where the successor is.
+            last: What it is told.
+
+        Raises:
+            FencedError: This ps has heard of that epoch, or of a later one: the order came late.
+        """
         part = self._part
-        after = replica.given_up(part.replica, order)
+        with self._obeying:
+            with self._lock:
+                if self._handed_over(order) == part.replica:
+                    return
+                part.successor = ShareLeader(self.number, order.epoch, order.successor, address)
+            is_even = self._end_lead()
+            try:
+                with self._lock:
+                    after = self._handed_over(order)  # another ps may have come to lead meanwhile
+                    may_lead = order.successor in part.replica.needs
+                    records = self._step_down(after, is_even=is_even)
+            finally:
+                self._is_ending = False
+            if may_lead:
+                last = last if is_even else replace(last, address="")
+                records.pass_on(last, order.successor, _TAKEN_S)
+            for follower in records.followers:
+                records.detach(follower.task)
+        log.info("has handed share %d over to %s", self.number, order.successor)
+        part.changed()
+
+    def _handed_over(self, order: HandOver) -> Replica:
+        part = self._part
+        after = replica.handed_over(part.replica, order)
         if after is None:
-            raise part.fenced(f"cannot give up share {self.number} in epoch {order.epoch}")
+            raise part.fenced(f"cannot hand over share {self.number} in epoch {order.epoch}")
         return after
 
-    def _end_lead(self) -> frozenset[TaskId]:
-        """End what uses the share, as leader; returns which followers have exactly what is here
-        then.
-        """
+    def _end_lead(self) -> bool:
+        """As leader, end what uses the share: whether all that it has begun is done."""
         part = self._part
         with self._lock:
             if part.replica.role is not ReplicaRole.LEADING:
-                return frozenset()
+                return False
             self._is_ending = True
             store = part.store
             part.sessions.cancel()
         store.cuts.abandon("another ps is to lead the share")
-        if not part.sessions.ended_within(_ACKNOWLEDGED_S):
-            return frozenset()
-        return store.records.even_within(_ACKNOWLEDGED_S)
+        return part.sessions.ended_within(_ENDED_S)
 
-    def _step_down(self, after: Replica, even_with: frozenset[TaskId]) -> None:
+    def _step_down(self, after: Replica, *, is_even: bool) -> RecordStream:
         """Keep everything, and answer nothing: what waits to be answered waits on.
 
         The caller holds the lock, so that no session begins meanwhile.
+
+        Returns:
+            The stream, which is to end.
         """
         part = self._part
         part.break_link()
-        part.replica = after
-        part.even_with = even_with
+        part.replica, part.is_even = after, is_even
         records = part.store.records
         records.need([part.task])  # which has no link here
-        for follower in records.followers:
-            records.detach(follower.task)
         part.sessions.cancel()
+        return records
 
     def check(self) -> None:
         """Ask the followers, as leader, whether they follow still, so that reads need not."""
@@ -414,7 +435,8 @@ class ReplicatedShare:
         """
         part = self._part
         with self._lock:
-            after = replica.followed_on(part.replica, leader, epoch, part.even_with)
+            successor = part.successor.leader if part.successor and part.is_even else None
+            after = replica.followed_on(part.replica, leader, epoch, successor)
             if after is None:
                 raise RefusedError(
                     f"{part.task} does not follow {leader} in epoch {epoch} of share "
@@ -422,7 +444,7 @@ class ReplicatedShare:
                     task=part.task,
                 )
             part.replica = after
-            part.even_with = frozenset()
+            part.is_even = False
             part.store.records.need(())
             part.link = records = LeaderRecords(part, leader, break_link, is_whole=True)
         log.info("follows %s in share %d, which it led before", leader, self.number)

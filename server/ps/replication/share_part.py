@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ....cluster.replication.replica import Replica, ReplicaRole
-from ....cluster.replication.reports import FollowerState, ShareState
+from ....cluster.replication.reports import FollowerState, ShareLeader, ShareState
 from ....core.errors import FencedError, MovedError
 from ....core.settings import Settings
 from ....core.task import TaskId
@@ -50,8 +50,10 @@ class SharePart:
         store: The share's content; replaced when this ps follows another leader.
         link: The link of the leader that this ps follows, or followed last; None: of none.
         joined: Followers that the chief may count on.
-        even_with: Followers that had everything when this ps gave the share up.
-        sessions: Users of the store.
+        successor: The ps that this one has been told to hand the share over to last, and has not
+            led since; None: there is none.
+        is_even: Whether what is here is what that ps had when it came to lead.
+        sessions: What uses the store.
     """
 
     def __init__(
@@ -80,7 +82,8 @@ class SharePart:
         store.records.closed = self.changed
         store.records.lost = lambda task, error: self._link_lost(store, task, error)
         self.joined: frozenset[TaskId] = frozenset()
-        self.even_with: frozenset[TaskId] = frozenset()
+        self.successor: ShareLeader | None = None
+        self.is_even = False
 
     def break_link(self) -> None:
         """End the link of the leader, if there is one."""
@@ -162,10 +165,13 @@ class SharePart:
         )
 
     def moved(self, why: str, epoch: int) -> MovedError:
-        """Make the error of who takes this ps for the share's leader."""
+        """The error of who takes this ps for the share's leader, with the next one if known."""
+        leads: dict[str, object] = {"epoch": epoch}
+        if (now := self.successor) is not None:
+            leads = {"epoch": now.epoch, "leader": now.leader.index, "address": now.address}
         return MovedError(
             f"{self.task} does not lead share {self.number}: {why}",
             task=self.task,
             share=self.number,
-            epoch=epoch,
+            **leads,
         )

@@ -13,10 +13,12 @@ from ....core.process.threads import new_thread
 from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
+from ....core.wire.bounds import MAX_NAME_BYTES, check_text
 from ..memory_limits import HeldBytes
 from ..store import Store
 from .follower import FollowerLink
 from .link import RemoteLink
+from .records import HandedOver
 from .share import ReplicatedShare
 from .stream import RecordStream
 
@@ -140,14 +142,25 @@ class PsShares:
         """Obey an order to copy a share; see :meth:`ReplicatedShare.copy_to`."""
         self.at(order.share).copy_to(order, address, self._open_link)
 
-    def lead(self, order: Lead, former_address: str) -> None:
-        """Obey an order to lead a share; see :meth:`ReplicatedShare.lead`."""
+    def succeed(
+        self, share: ReplicatedShare, leader: TaskId, said: HandedOver, take: Callable[[], None]
+    ) -> None:
+        """Lead a share as the last record of its leader says; see :meth:`ReplicatedShare.succeed`.
 
-        def follow_on(follower: TaskId, stream: RecordStream) -> FollowerLink:
-            copy = CopyTo(order.share, order.epoch, self._task, follower)
-            return self._open_link(copy, former_address, stream, goes_on=True)
+        Args:
+            share: The share.
+            leader: That this ps has followed.
+            said: The record.
+            take: Takes it.
+        """
+        check_text(said.address, MAX_NAME_BYTES, "the address of the ps that led", leader)
+        lead = Lead(share.number, said.epoch, self._task, (leader,), leader_ended=True)
+        follow_on = CopyTo(share.number, said.epoch, self._task, leader)
 
-        self.at(order.share).lead(order, follow_on if order.former else None)
+        def open_former(stream: RecordStream) -> FollowerLink:
+            return self._open_link(follow_on, said.address, stream, goes_on=True)
+
+        share.succeed(lead, take, open_former if said.address else None)
 
     def _open_link(
         self, order: CopyTo, address: str, stream: RecordStream, *, goes_on: bool = False

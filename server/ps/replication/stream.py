@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from ....cluster.replication.replica import GRANT_S, may_answer
 from ....core.errors import FencedError, PeerLostError, RopewalkError
@@ -167,19 +168,13 @@ class RecordStream:
         with self._changed:
             self._changed.notify_all()
 
-    def even_within(self, timeout_s: float) -> frozenset[TaskId]:
-        """Wait until the followers have everything; the caller has seen to it that no more comes.
-
-        Returns:
-            Followers that answers wait for; none if that takes longer.
-        """
-        needed = [each for each in self.followers if each.is_needed]
-        try:
-            self._wait([(each, each.position) for each in needed], timeout_s=timeout_s)
-        except RopewalkError as error:
-            log.debug("the followers have not all that was here: %s", error)
-            return frozenset()
-        return frozenset(each.task for each in needed if each.broken is None)
+    def pass_on(self, record: Record, task: TaskId, timeout_s: float) -> None:
+        """Send the last record to a follower, and wait until it has come, or cannot any more."""
+        for follower in self.followers:
+            if follower.task == task:
+                self.send(follower, record)
+                with suppress(RopewalkError):
+                    self._wait([(follower, follower.position)], follower, timeout_s)
 
     def close(self, error: RopewalkError) -> None:
         """End the lead of this ps: every wait raises ``error``, now and from now on."""

@@ -7,16 +7,16 @@ import pytest
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps import locating
-from ropewalk.client.ps.locating import LeaderWatch
+from ropewalk.client.ps.locating import LeaderWatch, leader_in
 from ropewalk.cluster.replication.reports import ShareLeader
-from ropewalk.core.errors import PeerLostError, PermissionDeniedError, RopewalkError
+from ropewalk.core.errors import MovedError, PeerLostError, PermissionDeniedError, RopewalkError
 from ropewalk.core.task import TaskId
 
 Answer = tuple[int, int, list[ShareLeader]]
 
 
-def leads(share: int, index: int) -> ShareLeader:
-    return ShareLeader(share, 1, TaskId("ps", index), f"ps{index}:1")
+def leads(share: int, index: int, epoch: int = 1) -> ShareLeader:
+    return ShareLeader(share, epoch, TaskId("ps", index), f"ps{index}:1")
 
 
 class FakeChief:
@@ -91,3 +91,27 @@ def test_a_chief_that_does_not_know_how_many_shares_there_are_is_asked_again() -
     leaders.close()
     with pytest.raises(PeerLostError, match="silent"):
         watch((1, 0, [])).begin(0.2)
+
+
+def test_what_a_ps_says_of_the_next_leader_counts_until_the_chief_says_more() -> None:
+    """A chief that is lost in a handover has told nobody of it, and the next one may be late."""
+    said = [(2, 2, [leads(0, 0), leads(1, 1)]), (2, 2, [leads(0, 0)]), (3, 2, [leads(0, 2, 3)])]
+    leaders = watch(*said)
+    told: list[ShareLeader | None] = []
+    leaders.tell(lambda: told.append(leaders.leader_of(0)))
+    leaders._ask()
+    for epoch in (1, 9, 9):
+        leaders.learn(leads(0, 1, epoch))
+    leaders._ask()
+    assert leaders.leader_of(0) == leads(0, 1, 9)
+    leaders._ask()
+    assert told == [leads(0, 0), leads(0, 1, 9), leads(0, 2, 3)], "the ps was wrong"
+
+
+def test_a_ps_that_names_no_next_leader_or_nonsense_is_not_heard() -> None:
+    def said(**fields: object) -> ShareLeader | None:
+        return leader_in(MovedError("it leads no more", **fields), 1)
+
+    assert said(epoch=2, leader=1, address="ps1:1") == leads(1, 1, 2)
+    assert said(epoch=2) is None
+    assert said(epoch=2, leader="ps:1", address="ps1:1") is None

@@ -8,21 +8,22 @@ import pytest
 
 from helpers.replication_model import Bounds, Model, Rules, search
 from ropewalk.cluster.replication import configuration, replica
-from ropewalk.cluster.replication.configuration import Configuration, GiveUpShare, Lead
+from ropewalk.cluster.replication.configuration import Configuration, GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import Replica, ReplicaRole
 from ropewalk.core.task import TaskId
 
 _FAST = {
     "a follower": Bounds(),
     "two workers": Bounds(pushes=(1, 1)),
-    "a copy": Bounds(copies=1, begins_followed=False),
+    "a copy": Bounds(copies=1, followers=0),
     "a chief that restarts": Bounds(restarts=1),
-    "a follower that is lost and copied to again": Bounds(
-        copies=1, begins_followed=False, epochs=5
-    ),
+    "a follower that is lost and copied to again": Bounds(copies=1, followers=0, epochs=5),
     "those left out are told, and copied to again": Bounds(pushes=(1,), copies=1, gives_up=True),
     "reads by grant, and a handover": Bounds(pushes=(1,), hands_over=True, grants=True),
-    "one that hands over follows without a copy": Bounds(hands_over=True, goes_on=True),
+    "one that hands over follows without a copy": Bounds(hands_over=True),
+    "a handover to one of two followers": Bounds(
+        servers=3, followers=2, pushes=(1,), hands_over=True, epochs=2
+    ),
 }
 _ALL = {
     "a handover, and a chief that restarts": Bounds(
@@ -31,28 +32,26 @@ _ALL = {
     "two workers, reads by grant, and a handover": Bounds(
         pushes=(1, 1), hands_over=True, grants=True
     ),
-    "one that gave up follows again": Bounds(
-        pushes=(1,), copies=1, gives_up=True, hands_over=True, epochs=4
-    ),
     "a handover, and a ps that dies": Bounds(
         pushes=(1,), gives_up=True, hands_over=True, grants=True, crashes=1
     ),
     "one that hands over follows, and leads again": Bounds(
-        pushes=(1,), gives_up=True, hands_over=True, goes_on=True, grants=True, epochs=4
+        pushes=(1,), gives_up=True, hands_over=True, grants=True, epochs=4
     ),
     "one that hands over follows, is left out, and copied to": Bounds(
-        pushes=(1,), copies=1, gives_up=True, hands_over=True, goes_on=True, epochs=4
+        pushes=(1,), copies=1, gives_up=True, hands_over=True, epochs=4
     ),
-    "one that hands over follows, and dies": Bounds(
-        pushes=(1, 1), hands_over=True, goes_on=True, crashes=1
-    ),
+    "one that hands over follows, and dies": Bounds(pushes=(1, 1), hands_over=True, crashes=1),
     "one that hands over follows, and the chief restarts": Bounds(
-        pushes=(1,), hands_over=True, goes_on=True, restarts=1
+        pushes=(1,), hands_over=True, restarts=1
+    ),
+    "a handover to one of two followers, and more": Bounds(
+        servers=3, followers=2, pushes=(1,), hands_over=True, gives_up=True
     ),
     "a leader that becomes a follower": Bounds(copies=1, epochs=4),
     "three ps": Bounds(servers=3, copies=1, epochs=4),
     "three ps, one of which dies": Bounds(servers=3, copies=1, crashes=1),
-    "a copy, and a chief that restarts": Bounds(copies=1, restarts=1, begins_followed=False),
+    "a copy, and a chief that restarts": Bounds(copies=1, restarts=1, followers=0),
 }
 
 
@@ -107,14 +106,26 @@ def _waits_for_nothing(order: Lead, *, leader_ended: bool) -> bool:
     return False
 
 
-def _goes_on_with_all(now: Replica, order: Lead) -> bool:
-    return now.role is ReplicaRole.FOLLOWING
+def _succeeds_before_all_has_come(
+    now: Replica, leader: TaskId, epoch: int, position: int, have: int
+) -> bool:
+    return replica.takes_record(now, leader, epoch, have + 1, have)
 
 
-_GOES_ON_AND_BACK = Bounds(pushes=(1,), hands_over=True, goes_on=True, epochs=4)
-_GOES_ON = Bounds(hands_over=True, goes_on=True)
+def _hands_over_late(now: Replica, order: HandOver) -> Replica | None:
+    return replica.handed_over(replace(now, epoch=0), order)
+
+
+def _follows_on_in_any_epoch(
+    now: Replica, leader: TaskId, epoch: int, successor: TaskId | None
+) -> Replica | None:
+    return replica.followed_on(replace(now, epoch=epoch), leader, epoch, successor)
+
+
+_HANDS_OVER_AND_BACK = Bounds(pushes=(1,), hands_over=True, epochs=4)
+_HANDS_OVER = Bounds(hands_over=True)
 _HANDOVER = Bounds(pushes=(1,), hands_over=True, grants=True)
-_COPY = Bounds(copies=1, begins_followed=False)
+_COPY = Bounds(copies=1, followers=0)
 _BACK = Bounds(copies=1, epochs=4, pushes=(1, 1))
 _DEFECTS = {
     "answers wait for followers": (Rules(may_answer=_always), Bounds()),
@@ -136,7 +147,7 @@ _DEFECTS = {
     "a former leader forgets": (Rules(keeps_contents=True), _BACK),
     "a report counts in its own epoch": (
         Rules(with_follower=_counts_in_any_epoch),
-        Bounds(copies=1, begins_followed=False, epochs=5),
+        Bounds(copies=1, followers=0, epochs=5),
     ),
     "nobody follows an earlier epoch": (
         Rules(followed=_follows_in_any_epoch),
@@ -152,13 +163,18 @@ _DEFECTS = {
     ),
     "one that has given up answers nothing": (Rules(keeps_answering=True), _HANDOVER),
     "one that hands over keeps what it has": (Rules(keeps_until_led=False), _HANDOVER),
-    "one that hands over follows only who has all that it has": (
-        Rules(is_even=_always),
-        _GOES_ON,
+    "one that hands over passes the order to lead on": (Rules(passes_on=False), _HANDS_OVER),
+    "the order to lead comes after all records": (
+        Rules(succeeds=_succeeds_before_all_has_come),
+        _HANDS_OVER,
     ),
-    "one that has led since then is not followed without a copy": (
-        Rules(goes_on_with=_goes_on_with_all),
-        _GOES_ON_AND_BACK,
+    "nobody hands over by an order that comes late": (
+        Rules(handed_over=_hands_over_late),
+        _HANDS_OVER_AND_BACK,
+    ),
+    "one that hands over follows in that epoch alone": (
+        Rules(followed_on=_follows_on_in_any_epoch),
+        _HANDS_OVER_AND_BACK,
     ),
     "nobody gives up what was copied in the same epoch": (
         Rules(given_up=_gives_up_in_its_own_epoch),

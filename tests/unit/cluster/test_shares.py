@@ -10,6 +10,7 @@ from ropewalk.cluster.replication.configuration import (
     Configuration,
     CopyTo,
     GiveUpShare,
+    HandOver,
     Lead,
     Order,
     Reconfiguration,
@@ -27,15 +28,7 @@ PS = [TaskId("ps", index) for index in range(4)]
 
 def told(decided: list[Reconfiguration]) -> list[Order]:
     """The orders of some decisions, in the order in which they are given."""
-    pairs = [order for pair in lead_orders(decided) for order in pair if order is not None]
-    return [*other_orders(decided), *pairs]
-
-
-def handover(share: int, epoch: int, source: TaskId, *order: TaskId) -> list[Order]:
-    """The leader gives up, and the first of some ps leads; the others are counted on until then."""
-    to, *others = order
-    lead = Lead(share, epoch, to, tuple(others))
-    return [GiveUpShare(share, epoch, source, keeps=True), lead]
+    return [*other_orders(decided), *lead_orders(decided)]
 
 
 def leads(share: int, epoch: int, *followers: FollowerState) -> ShareState:
@@ -183,7 +176,7 @@ def test_a_ps_that_is_to_leave_goes_when_others_have_what_it_has() -> None:
     shares = followed(3)
     shares.reported(PS[0], PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),)))
     assert not shares.may_leave(PS[0])
-    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(shares.hand_over()) == [HandOver(0, 3, PS[0], PS[1])]
     assert shares.hand_over() == []
     assert not shares.may_leave(PS[0]), "the other one does not lead yet"
     led = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
@@ -221,7 +214,7 @@ def test_a_ps_without_a_follower_is_copied_first() -> None:
     assert shares.copies() == [CopyTo(0, 1, PS[0], PS[1])], "share 1 has no other ps"
     draining = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
     shares.reported(PS[0], draining)
-    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(shares.hand_over()) == [HandOver(0, 3, PS[0], PS[1])]
     shares.reported(PS[1], PsReport(1, shares=(leads(0, 3),)))
     assert shares.may_leave(PS[0])
 
@@ -233,13 +226,13 @@ def test_a_leader_that_is_to_leave_hands_over_to_a_follower_that_stays() -> None
     with_both = leads(0, 2, joined(1), joined(2))
     decided = shares.reported(PS[0], PsReport(1, draining=True, shares=(with_both,)))
     decided += shares.hand_over()
-    assert told(decided)[:2] == handover(0, 4, PS[0], PS[2], PS[0], PS[1])
+    assert told(decided)[:1] == [HandOver(0, 4, PS[0], PS[2])]
 
 
 def test_a_leader_leads_again_if_the_ps_that_it_has_handed_over_to_is_lost() -> None:
     shares = followed(3)
     shares.begin_move(0, PS[1])
-    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(shares.hand_over()) == [HandOver(0, 3, PS[0], PS[1])]
     assert told(shares.gone(PS[1]))[0] == Lead(0, 4, PS[0])
     shares.hand_over()
     assert shares.move is not None
@@ -298,16 +291,13 @@ def test_a_ps_that_was_left_out_goes_on_until_another_one_leads() -> None:
     assert told(shares.reported(PS[0], old)) == [GiveUpShare(0, 3, PS[0])]
 
 
-def test_a_change_after_a_handover_leaves_the_order_to_give_up_first() -> None:
+def test_of_two_decisions_about_a_share_the_later_one_is_told() -> None:
     shares = followed(2)
     draining = PsReport(1, draining=True, shares=(leads(0, 2, joined(1)),))
     decided = [*shares.reported(PS[0], draining), *shares.hand_over()]
+    assert lead_orders(decided) == [HandOver(0, 3, PS[0], PS[1])]
     anew = configuration.anew(shares.configurations[0])
-    ends, _ = handover(0, 3, PS[0], PS[1], PS[0])
-    assert lead_orders([*decided, anew])[0] == (ends, Lead(0, 4, PS[1], (PS[0],)))
-    lost = configuration.without(Configuration(0, 3, PS[1], (PS[2],)), PS[1])
-    assert lost is not None
-    assert lead_orders([*decided, lost])[0] == (None, Lead(0, 4, PS[2])), "it followed another one"
+    assert lead_orders([*decided, anew]) == [Lead(0, 4, PS[1], (PS[0],))]
 
 
 def test_the_last_ps_is_stuck() -> None:
@@ -339,7 +329,7 @@ def test_a_share_moves_to_its_follower_at_once() -> None:
     shares = followed(3)
     begun = shares.begin_move(0, PS[1])
     assert (begun.number, begun.source, begun.to) == (1, PS[0], PS[1])
-    assert told(shares.hand_over()) == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(shares.hand_over()) == [HandOver(0, 3, PS[0], PS[1])]
     shares.obeyed(Lead(0, 3, PS[1], (PS[0],)))
     assert phase_of(shares) is MovePhase.HANDING_OVER, "it answers nothing yet"
     report = PsReport(1, shares=(leads(0, 3), leads(1, 2, joined(2))))
@@ -369,7 +359,7 @@ def test_a_ps_that_a_share_of_one_replica_has_moved_from_does_not_follow() -> No
     shares.begin_move(0, PS[1])
     assert shares.copies() == [CopyTo(0, 2, PS[0], PS[1])]
     shares.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1)),)))
-    assert told(shares.hand_over()) == handover(0, 4, PS[0], PS[1], PS[0])
+    assert told(shares.hand_over()) == [HandOver(0, 4, PS[0], PS[1])]
     shares.reported(PS[1], PsReport(1, shares=(leads(0, 4, joined(0)),)))
     assert told(shares.hand_over()) == [Lead(0, 5, PS[1])]
 
@@ -404,12 +394,12 @@ def test_a_share_that_moves_elsewhere_is_copied_to_first() -> None:
     assert shares.copies() == []
     decided = shares.reported(PS[0], PsReport(1, shares=(leads(0, 2, joined(1), joined(2)),)))
     decided += shares.hand_over()
-    assert told(decided) == handover(0, 4, PS[0], PS[2], PS[0], PS[1])
-    led = shares.reported(PS[2], PsReport(1, shares=(leads(0, 4),)))
-    assert told(led) == [Lead(0, 6, PS[2])]
-    shares.obeyed(Lead(0, 6, PS[2]))
-    follows = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 2, is_whole=True),))
-    assert told(shares.reported(PS[1], follows)) == [GiveUpShare(0, 6, PS[1])]
+    assert told(decided) == [HandOver(0, 4, PS[0], PS[2])]
+    assert shares.configurations[0] == Configuration(0, 4, PS[2], (PS[0],)), "and nobody else"
+    follows = PsReport(1, shares=(ShareState(0, ReplicaRole.FOLLOWING, 3, is_whole=True),))
+    assert told(shares.reported(PS[1], follows)) == [], "its leader may need it"
+    assert shares.reported(PS[2], PsReport(1, shares=(leads(0, 4, joined(0)),))) == []
+    assert told(shares.reported(PS[1], follows)) == [GiveUpShare(0, 4, PS[1])]
 
 
 def test_what_cannot_move_is_refused() -> None:
@@ -504,7 +494,7 @@ def test_without_replicas_a_ps_that_leaves_is_copied_from_and_the_share_is_led_a
     assert copy == CopyTo(0, 1, PS[0], PS[1])
     state = PsReport(1, draining=True, shares=(leads(0, 1, joined(1)),))
     decided = [*shares.reported(PS[0], state), *shares.hand_over()]
-    assert told(decided)[-2:] == handover(0, 3, PS[0], PS[1], PS[0])
+    assert told(decided)[-1:] == [HandOver(0, 3, PS[0], PS[1])]
     decided = [*shares.reported(PS[1], PsReport(1, shares=(leads(0, 3),))), *shares.hand_over()]
     assert told(decided) == [Lead(0, 4, PS[1])]
     assert shares.may_leave(PS[0])

@@ -14,6 +14,7 @@ from helpers.replication import (
     CHIEF,
     FOLLOWER,
     Link,
+    SilentLink,
     Worker,
     follow,
     make_store,
@@ -42,6 +43,7 @@ from ropewalk.server.ps.replication.records import (
     BlockUpdated,
     Checked,
     CopyCompleted,
+    HandedOver,
     Record,
     before,
 )
@@ -177,31 +179,6 @@ def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed()
     for store in (leader, follower):
         assert value_of(store, "count").tolist() == [1, 1, 1]
     assert (value_of(follower, "w") == value_of(leader, "w")).all()
-
-
-class SilentLink:
-    """Takes records, and acknowledges nothing."""
-
-    shares_memory = False
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.is_closed = False
-
-    def send(self, position: int, record: Record) -> None:
-        self.records.append(record)
-
-    def read(self, timeout_s: float) -> None:
-        time.sleep(min(timeout_s, 0.001))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def cancel(self) -> None:
-        pass
-
-    def lead_in(self, epoch: int) -> None:
-        pass
 
 
 class BrokenLink(SilentLink):
@@ -435,6 +412,18 @@ def test_an_acknowledgement_that_lay_unread_shows_that_a_follower_is_there() -> 
     follower.checked = (follower.checked[0], follower.checked[1] - 3600)  # the next check is late
     leader.records.check()
     assert follower.broken is None
+
+
+def test_the_last_record_is_not_waited_for_longer_than_it_may_take() -> None:
+    """The ps that is to lead may stand still: then it is for the chief to decide."""
+    leader, links = make_store(SGD(learning_rate=0.1)), [SilentLink(), SilentLink()]
+    other = TaskId("ps", 2)
+    for task, link in zip((FOLLOWER, other), links, strict=True):
+        leader.attach(Follower(task, link))
+    said = HandedOver(3, CHIEF, "ps0:1")
+    run_within(10, lambda: leader.records.pass_on(said, other, 0.05))
+    assert [each for link in links for each in link.records if each == said] == [said]
+    assert links[1].records[-1] == said
 
 
 def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(

@@ -15,7 +15,7 @@ from helpers.waiting import wait_until
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.job.job import Job
 from ropewalk.cluster.replication import balancing
-from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import ReplicaRole
 from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
 from ropewalk.core.checkpoint.job_record import JobRecord, ShareRecord
@@ -42,7 +42,6 @@ class FakePs:
         self.reports: SimpleQueue[PsReport] = SimpleQueue()
         self._last: PsReport | None = None
         self.is_lost = self.is_silent = self.is_listening = False
-        self.even_with: list[TaskId] = []  # its answer to the order to give up
         self._told = told
 
     def watch_shares(self, _: Incarnation, seen: int, *, timeout_s: float) -> tuple[int, PsReport]:
@@ -61,21 +60,22 @@ class FakePs:
     def end_watch(self) -> None:
         self.is_lost = True
 
-    def lead_share(
-        self, _: Incarnation, order: Lead, *, former_address: str = "", timeout_s: float
-    ) -> None:
+    def lead_share(self, _: Incarnation, order: Lead, *, timeout_s: float) -> None:
         assert timeout_s > 0
-        assert bool(former_address) is (order.former is not None)
         self._told.append(order)
 
-    def give_up_share(
-        self, _: Incarnation, order: GiveUpShare, *, timeout_s: float
-    ) -> list[TaskId]:
+    def hand_over_share(
+        self, _: Incarnation, order: HandOver, successor_address: str, *, timeout_s: float
+    ) -> None:
         assert timeout_s > 0
+        assert successor_address == f"ps{order.successor.index}:1"
         self._told.append(order)
         if self.is_silent:
             raise PeerLostError("no answer")
-        return self.even_with
+
+    def give_up_share(self, _: Incarnation, order: GiveUpShare, *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        self._told.append(order)
 
     def copy_share(self, _: Incarnation, order: CopyTo, address: str, *, timeout_s: float) -> None:
         assert timeout_s > 0
@@ -226,23 +226,21 @@ def test_the_last_replica_is_lost_once_it_was_silent_for_long() -> None:
         assert "the last replica of share" in job.job.reason
 
 
-@pytest.mark.parametrize(("answers", "is_even"), [(True, True), (True, False), (False, True)])
-def test_a_leader_that_is_to_leave_gives_up_before_another_one_leads(
-    *, answers: bool, is_even: bool
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_leader_that_is_to_leave_hands_over_before_another_one_is_told_to_lead(
+    *, answers: bool
 ) -> None:
     before = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
     with kept(before) as job:
         job.ps[0].is_silent = not answers
-        job.ps[0].even_with = [PS[1]] if is_even else []
         job.ps[1].reports.put(leads(1, 1))
         wait_until(job.ps[1].reports.empty, 10)
         report = leads(0, 2, FollowerState(PS[1], has_joined=True))
         job.ps[0].reports.put(replace(report, draining=True))
-        former = PS[0] if is_even and answers else None
-        led = Lead(0, 3, PS[1], (PS[0],), leader_ended=answers, former=former)
+        led = Lead(0, 3, PS[1], (PS[0],), leader_ended=answers)
         job.until_told(led)
         record = written((0, 3, 1, (0,)), (1, 1, 1, ()))
-        order = [record, GiveUpShare(0, 3, PS[0], keeps=True), led]
+        order = [record, HandOver(0, 3, PS[0], PS[1]), led]
         assert [each for each in job.told if each in order] == order
         leaders = job.locked_job.leaders
         # In the next epoch the ps that is to leave is left out, which may come first.
@@ -282,7 +280,7 @@ def test_a_share_moves_from_a_ps_that_leads_all_if_that_is_asked_for(
     with kept(record, rebalances=rebalances) as job:
         job.ps[1].reports.put(PsReport(1))
         wait_until(job.ps[1].reports.empty, 10)
-        orders = {GiveUpShare(share, 3, PS[0], keeps=True) for share in range(2)}
+        orders = {HandOver(share, 3, PS[0], PS[1]) for share in range(2)}
         rounds = itertools.count(1)
 
         def moves() -> bool:
