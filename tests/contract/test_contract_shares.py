@@ -238,9 +238,12 @@ def test_a_ps_leads_by_no_order_of_an_earlier_chief_that_its_leader_passes_on(
     controls[1].attach(SECOND, "chief:2", lease_s=60, timeout_s=5)
     order = HandOver(0, 3, PS[0], PS[1])
     controls[0].hand_over_share(FIRST, order, servers[1].address, timeout_s=5)
+    # This waits for one that is obeyed already, and would find a link to the ps that led before.
+    lead = Lead(0, 3, PS[1], (PS[0],), leader_ended=True)
+    controls[1].lead_share(SECOND, lead, timeout_s=5)
     _, report = controls[1].watch_shares(SECOND, 0, timeout_s=5)
-    assert {each.share: each.role for each in report.shares}[0] is ReplicaRole.FOLLOWING
-    controls[1].lead_share(SECOND, Lead(0, 4, PS[1]), timeout_s=5)
+    [led] = [each for each in report.shares if each.share == 0]
+    assert (led.role, led.epoch, led.followers) == (ReplicaRole.LEADING, 3, ())
 
 
 def test_an_earlier_chief_orders_nothing(pair: tuple[list[Ps], list[PsControl]]) -> None:

@@ -45,7 +45,6 @@ from .ps_watch import SUSPECTED, PsWatch
 log = logging.getLogger(__name__)
 
 _ORDER_S = 2.0
-_HAND_OVER_S = 1.0
 _WRITE_AGAIN_S = 0.75
 _TURN_S = 0.1
 _LEAVER_STAYS_S = 8.0  # a ps waits for longer by default: leave_grace_s, drain_grace_s and lease_s
@@ -424,7 +423,7 @@ class ShareKeeper:
         """
         control, successor = self._controls[order.to], self._controls[order.successor]
         try:
-            control.hand_over_share(self._who, order, successor.address, timeout_s=_HAND_OVER_S)
+            control.hand_over_share(self._who, order, successor.address, timeout_s=_ORDER_S)
         except RopewalkError as error:
             log.debug("%s", error)
             return order.lead

@@ -20,7 +20,7 @@ from .records import BlockUpdated, CopiedTile, Record
 from .segments import SegmentsSent
 from .stream import RecordStream
 
-_GOES_ON_S = 1.0  # for the ps that led before: it is there at once, or not at all
+_GOES_ON_S = 2.0  # for the ps that led before: it is there at once, or not at all
 
 
 class RemoteLink:

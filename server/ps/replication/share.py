@@ -32,8 +32,8 @@ OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
 OpenFormer = Callable[[RecordStream], FollowerLink]
 """Dials the ps that led before, which has what this ps has, and is to follow."""
 
-_ENDED_S = 0.5  # so long a handover waits for what is under way: the chief waits for longer
-_TAKEN_S = 0.25  # and so long until its last record has come
+_ENDED_S = 1.0  # so long a handover waits for what is under way: the chief waits for longer
+_TAKEN_S = 0.5  # and so long until its last record has come
 
 
 class ReplicatedShare:
@@ -242,7 +242,10 @@ class ReplicatedShare:
             store = part.store
             part.sessions.cancel()
         store.cuts.abandon("another ps is to lead the share")
-        return part.sessions.ended_within(_ENDED_S)
+        has_ended = part.sessions.ended_within(_ENDED_S)
+        if not has_ended:
+            log.warning("share %d is handed over while something is under way", self.number)
+        return has_ended
 
     def _step_down(self, after: Replica, *, is_even: bool) -> RecordStream:
         """Keep everything, and answer nothing: what waits to be answered waits on.
