@@ -331,7 +331,7 @@ class PsControl(WatchingClient):
         share, and its successor leads if that could be told so.
 
         Args:
-            chief: Who orders it.
+            chief: Chief that orders it.
             order: The order.
             successor_address: Address of the ps that is to lead.
             timeout_s: Unit: seconds.

@@ -20,7 +20,7 @@ _REFUSED_S = 5.0  # e.g. a token that is about to be renewed
 
 
 def leader_in(error: MovedError, share: int) -> ShareLeader | None:
-    """Who leads a share, as a ps says that does not any more; None: it says nothing of that."""
+    """Read who leads a share from the error of a ps that does not any more; None: it does not say."""
     said = error.fields
     try:
         leader = TaskId(PS, int(said["leader"]))

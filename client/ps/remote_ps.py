@@ -125,7 +125,7 @@ class RemotePs:
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
-        """What a ps says of the next leader is heard before its error is."""
+        """Note what a ps says of the next leader before its error is raised."""
         try:
             yield
         except MovedError as error:

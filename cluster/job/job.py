@@ -282,7 +282,7 @@ class Job:
         self.fail(f"{task}: {why}")
 
     def silent(self, *, now: float) -> list[Member]:
-        """Tasks that are alive and whose lease ran out."""
+        """List the tasks that are alive and whose lease ran out."""
         return [
             member
             for member in self.members.values()
@@ -298,7 +298,7 @@ class Job:
             now: The current time.
             there: Tasks whose process is there: one that runs a program is late, and not lost.
                 Whatever one runs for others can be run elsewhere.
-            late_s: How long a task may be late. Unit: seconds.
+            late_s: Longest time that a task may be late. Unit: seconds.
         """
         lost = []
         for member in self.silent(now=now):

@@ -60,7 +60,7 @@ class Member:
         self.is_late = False
 
     def hear(self, now: float) -> None:
-        """A message of it has come."""
+        """Note that a message of this task has come."""
         self.heard = now
         if self.is_late:
             self.is_late, self.detail = False, ""

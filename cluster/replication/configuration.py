@@ -85,7 +85,9 @@ class HandOver:
 
     @property
     def lead(self) -> Lead:
-        """What the leader passes on. The chief says it, too: the link between the two may break."""
+        """The order that the leader passes on. The chief gives it, too: the link between the two may
+        break.
+        """
         return Lead(self.share, self.epoch, self.successor, (self.to,))
 
 
@@ -147,7 +149,7 @@ def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
 
 
 def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
-    """A follower leads from now on, and the leader, which lives, follows it.
+    """Have a follower lead from now on; the leader, which lives, follows it.
 
     Both are counted on: if ``to`` is lost before it leads, the leader leads again. Others are left
     out, since ``to`` has no links to them and would have to wait until the chief says so.

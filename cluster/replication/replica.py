@@ -101,7 +101,7 @@ def given_up(now: Replica, order: GiveUpShare) -> Replica | None:
 
 
 def handed_over(now: Replica, order: HandOver) -> Replica | None:
-    """What becomes of a leader that hands over; None: the order is not for it.
+    """Turn a leader that hands over into a follower; None: the order is not for it.
 
     It has all contents, as a follower whose leader is not there yet.
     """
@@ -175,7 +175,7 @@ def followed_on(
     refused.
 
     Args:
-        now: This ps, which has handed over in that epoch and kept what it has.
+        now: Part of this ps, which has handed over in that epoch and kept what it has.
         leader: The ps that leads now.
         epoch: In which it leads.
         successor: The ps to which the last record has gone: it leads only if it had all of them.

@@ -444,11 +444,11 @@ def _listed(names: Iterable[object]) -> str:
 
 
 def lead_orders(decided: Iterable[Reconfiguration]) -> list[Lead | HandOver]:
-    """The orders about who leads in some decisions, the last one of each share."""
+    """List the orders about who leads in some decisions, the last one of each share."""
     orders = (order for each in decided for order in each.tell)
     return list({each.share: each for each in orders if isinstance(each, Lead | HandOver)}.values())
 
 
 def other_orders(decided: Iterable[Reconfiguration]) -> list[GiveUpShare]:
-    """The orders to those that have been left out before."""
+    """List the orders to those that have been left out before."""
     return [order for each in decided for order in each.tell if isinstance(order, GiveUpShare)]

@@ -39,7 +39,7 @@ class LostWrites:
         self._expected: set[str] = set()
 
     def expect(self, names: Iterable[str]) -> None:
-        """Warn of no write to these: what a worker assigns to them is made of no others' values."""
+        """Keep silent about writes to some variables: none of them is made of others' values."""
         self._expected.update(names)
 
     def note(self, assigned: Iterable[str], writes: Sequence[Write]) -> None:

@@ -422,7 +422,7 @@ class ParameterServerExtended(StrategyExtended):
             )
 
     def last_write_counts(self, variables: Iterable[Variable]) -> None:
-        """Warn of no write to them."""
+        """Keep silent about writes to some variables that are lost: the last one counts."""
         self._step.lost_writes.expect(variable.name for variable in variables)
 
     def as_one_step(self) -> AbstractContextManager[None]:

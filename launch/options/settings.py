@@ -99,7 +99,7 @@ def caller_options(command: _Command) -> _Command:
 
 
 def is_said(name: str) -> bool:
-    """Whether the command line itself says a parameter."""
+    """Return whether the command line itself says a parameter."""
     context = click.get_current_context()
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 

@@ -70,7 +70,7 @@ class Http2Link:
         return self._broken
 
     def is_open(self) -> bool:
-        """Whether it has not ended, as far as is known here."""
+        """Return whether the connection has not ended, as far as is known here."""
         return not self._broken
 
     def go_away(self, code: Code = Code.NO_ERROR) -> None:

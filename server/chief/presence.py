@@ -22,7 +22,7 @@ class Presence:
         self._host = socket.gethostname()
 
     def hear(self, who: Incarnation, is_connected: Callable[[], bool]) -> None:
-        """A task has given a sign of life.
+        """Note that a task has given a sign of life.
 
         Args:
             who: The task.
@@ -35,7 +35,7 @@ class Presence:
         self._heard = {task: heard for task, heard in self._heard.items() if task in tasks}
 
     def is_there(self, member: Member) -> bool:
-        """Whether the process of a task is there, as far as that is known, and may go on."""
+        """Return whether the process of a task is there, as far as that is known, and may go on."""
         generation, is_connected = self._heard.get(member.task, (0, _no))
         if generation != member.generation or not is_connected():
             return False

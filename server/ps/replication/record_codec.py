@@ -161,8 +161,8 @@ class RecordEncoder:
 
 
 def has_arrived(message: pb.Record) -> bool:
-    """Whether a record is about a push, whose values came along or stay where they are, or is the
-    last one.
+    """Return whether a record is about a push, whose values came along or stay where they are, or is
+    the last one.
 
     It may be acknowledged before it is carried out: this ps leads only after that. Whoever has the
     acknowledgement of a record knows that those before it are carried out, so values in a worker's
@@ -172,7 +172,7 @@ def has_arrived(message: pb.Record) -> bool:
 
 
 def handed_over(message: pb.HandedOver) -> HandedOver:
-    """The last record of a leader."""
+    """Read the last record of a leader."""
     chief = codec.incarnation_from_wire(message.chief)
     return HandedOver(message.epoch, chief, message.address)
 

@@ -227,8 +227,8 @@ class HandedOver:
 
     Attributes:
         epoch: In which it leads.
-        chief: Who has ordered that.
-        address: Of the leader, which follows without a copy; empty: it has not done all of this.
+        chief: Chief that has ordered that.
+        address: Address of the leader, which follows without a copy; empty: it has not done all of this.
     """
 
     epoch: int

@@ -100,7 +100,7 @@ class ReplicatedShare:
         """Lead in place of the leader that this ps has followed, by the last of its records.
 
         Args:
-            order: What that says. The leader is the only follower.
+            order: Order in the record. The leader is the only follower.
             take: Takes the record; once it is acknowledged, an order of the chief waits.
             open_former: Dials the leader; None: it has not all that is here.
 
@@ -144,7 +144,7 @@ class ReplicatedShare:
         part.changed()
 
     def _former(self, order: Lead, open_former: OpenFormer | None) -> Follower | None:
-        """The ps that led before, as a follower that has what is here."""
+        """Make a follower of the ps that led before, which has what is here."""
         if open_former is None:
             return None
         [former] = order.followers
@@ -198,7 +198,7 @@ class ReplicatedShare:
         Args:
             order: The order.
             address: Where the successor is.
-            last: What it is told.
+            last: Last record that it gets.
 
         Raises:
             FencedError: This ps has heard of that epoch, or of a later one: the order came late.
@@ -233,7 +233,7 @@ class ReplicatedShare:
         return after
 
     def _end_lead(self) -> bool:
-        """As leader, end what uses the share: whether all that it has begun is done."""
+        """End what uses the share, as leader; returns whether all that it has begun is done."""
         part = self._part
         with self._lock:
             if part.replica.role is not ReplicaRole.LEADING:

@@ -53,7 +53,7 @@ class SharePart:
         successor: The ps that this one has been told to hand the share over to last, and has not
             led since; None: there is none.
         is_even: Whether what is here is what that ps had when it came to lead.
-        sessions: What uses the store.
+        sessions: Users of the store.
     """
 
     def __init__(
@@ -165,7 +165,9 @@ class SharePart:
         )
 
     def moved(self, why: str, epoch: int) -> MovedError:
-        """The error of who takes this ps for the share's leader, with the next one if known."""
+        """Make the error for a caller that takes this ps for the share's leader, with the next one if
+        known.
+        """
         leads: dict[str, object] = {"epoch": epoch}
         if (now := self.successor) is not None:
             leads = {"epoch": now.epoch, "leader": now.leader.index, "address": now.address}

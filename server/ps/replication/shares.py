@@ -149,7 +149,7 @@ class PsShares:
 
         Args:
             share: The share.
-            leader: That this ps has followed.
+            leader: Leader that this ps has followed.
             said: The record.
             take: Takes it.
         """
