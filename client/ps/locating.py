@@ -20,7 +20,7 @@ _REFUSED_S = 5.0  # e.g. a token that is about to be renewed
 
 
 def leader_in(error: MovedError, share: int) -> ShareLeader | None:
-    """Read who leads a share from the error of a ps that does not any more; None: it does not say."""
+    """Read who leads a share from the error of a ps that does not any more; None: not said."""
     said = error.fields
     try:
         leader = TaskId(PS, int(said["leader"]))

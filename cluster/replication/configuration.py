@@ -85,8 +85,8 @@ class HandOver:
 
     @property
     def lead(self) -> Lead:
-        """The order that the leader passes on. The chief gives it, too: the link between the two may
-        break.
+        """The order that the leader passes on. The chief gives it, too: the link between the two
+        may break.
         """
         return Lead(self.share, self.epoch, self.successor, (self.to,))
 

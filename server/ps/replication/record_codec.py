@@ -161,8 +161,8 @@ class RecordEncoder:
 
 
 def has_arrived(message: pb.Record) -> bool:
-    """Return whether a record is about a push, whose values came along or stay where they are, or is
-    the last one.
+    """Return whether a record is about a push, whose values came along or stay where they are,
+    or is the last one.
 
     It may be acknowledged before it is carried out: this ps leads only after that. Whoever has the
     acknowledgement of a record knows that those before it are carried out, so values in a worker's

@@ -228,7 +228,8 @@ class HandedOver:
     Attributes:
         epoch: In which it leads.
         chief: Chief that has ordered that.
-        address: Address of the leader, which follows without a copy; empty: it has not done all of this.
+        address: Address of the leader, which follows without a copy; empty: it has not done all of
+            this.
     """
 
     epoch: int

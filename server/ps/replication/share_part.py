@@ -165,8 +165,8 @@ class SharePart:
         )
 
     def moved(self, why: str, epoch: int) -> MovedError:
-        """Make the error for a caller that takes this ps for the share's leader, with the next one if
-        known.
+        """Make the error for a caller that takes this ps for the share's leader, with the next one
+        if known.
         """
         leads: dict[str, object] = {"epoch": epoch}
         if (now := self.successor) is not None:
