@@ -124,8 +124,8 @@ def test_a_port_in_use_is_named(run: Cli, write_program: WriteProgram, role: str
         cluster = {"ps": [f"127.0.0.1:{free}"], "chief": [f"127.0.0.1:{free + 1}"]}
         cluster[role] = [address]
         config = json.dumps({"cluster": cluster, "task": {"type": role, "index": 0}})
-        script = [] if role == "ps" else [write_program(), "10", "0"]
-        result = run(role, *QUICK, *script, TF_CONFIG=config)
+        rest = [] if role == "ps" else [*QUICK, write_program(), "10", "0"]
+        result = run(role, *rest, TF_CONFIG=config)
     assert result.returncode == 3, result.stderr
     message = one_line(result)
     assert f"/job:{role}/task:0" in message
