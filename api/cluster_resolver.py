@@ -11,8 +11,10 @@ from ..cluster.resolvers.tf_config import TFConfigClusterResolver
 from ..cluster.resolvers.volcano import VolcanoClusterResolver
 from ..core.public_face import public_getattr
 from ..distribute.resolvers.compute_engine import GCEClusterResolver
-from ..distribute.resolvers.kubernetes_pods import KubernetesExecutableLocation
-from ..distribute.resolvers.kubernetes_resolver import KubernetesClusterResolver
+from ..distribute.resolvers.kubernetes_resolver import (
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
+)
 
 UnionResolver = UnionClusterResolver  # TensorFlow's name
 

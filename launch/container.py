@@ -34,7 +34,8 @@ from ..core.process.orphans import inherit_orphans
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
-from ..worker.lead.own_job import HOLDS
+from ..net.kubernetes.requests import require_client
+from ..worker.lead.own_job import ENDS_JOB, HOLDS
 from ..worker.process.error_report import ERROR_COPY, read_report
 from .orphans import Reaper, end_children
 from .processes.executor import Executor, Work
@@ -80,8 +81,11 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         The exit code of the container.
 
     Raises:
+        MissingExtraError: This container ends its job, and the client of Kubernetes is not there.
         OSError: The task cannot be started.
     """
+    if task.is_chief and read_environment(ENDS_JOB):
+        require_client()
     stop = threading.Event()
     holds = bool(read_environment(HOLDS))
     with (

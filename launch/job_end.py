@@ -24,8 +24,9 @@ from ..core.errors import NotFoundError, RopewalkError
 from ..core.exit_codes import ExitCode, is_retryable
 from ..core.outside_text import parse_number
 from ..core.settings import read_environment
-from ..net.pod_account import ACCOUNT_FOLDER, PodAccount
-from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_account, has_failed, path_of_own_job
+from ..net.kubernetes.api import KubernetesApi
+from ..net.kubernetes.requests import ACCOUNT_FOLDER
+from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_api, ends_its_job, has_failed, maker
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,6 @@ INCOMPLETE = "incomplete"
 FAILURES = "ROPEWALK_POD_FAILURES"
 """Variable with the number of failed pods that the one of this container replaces."""
 
-_MANAGER = "ropewalk-chief"
-_MERGE = "application/merge-patch+json"
 _MOST_FAILURES = 2**31 - 1  # what Kubernetes can count
 _PATIENCE_S = 10.0  # an API server that is not there for a moment leaves nothing running
 
@@ -68,31 +67,33 @@ def end_job(
     Returns:
         Whether the job is over for good.
     """
-    found = chief_account(folder)
-    if found is None:
+    if not ends_its_job():
         return False
-    account, namespace = found
-    ends_job = read_environment(ENDS_JOB)
-    own = path_of_own_job(job, role, namespace)
-    if not is_the_end(code, ends_job) and not _is_last(account, own, code):
+    is_over = is_the_end(code, read_environment(ENDS_JOB))
+    try:
+        api = chief_api(folder)
+    except RopewalkError as error:
+        log.warning("what the job has left keeps what it has requested: %s", error)
+        return is_over
+    if not is_over and not _is_last(api, f"{job}-{role}", code):
         return False
     by_sets = role if read_environment(HOLDS) else ""
-    changes = workloads_to_end(job, namespace, failed=code != 0, by_sets=by_sets)
+    changes = workloads_to_end(job, failed=code != 0, by_sets=by_sets)
     if by_sets:
         result = {"data": {ENDED: str(code), "reason": reason}}
-        changes.insert(0, (_config_map(job, namespace), result))
+        changes.insert(0, ("ConfigMap", f"{job}-status", result))
         patience_s = math.inf  # nothing else ends the job
-    for path, change in changes:
+    for kind, name, change in changes:
         try:
             for attempt in attempts(timeout_s=patience_s, stop=stop):
                 with attempt:
-                    account.send("PATCH", f"{path}?fieldManager={_MANAGER}", change, _MERGE)
+                    api.patch(kind, name, change)
         except NotFoundError:
             continue  # this job has none
         except RopewalkError as error:
             log.warning("what the job has left keeps what it has requested: %s", error)
             continue
-        log.info("the job is over: ended %s", path.partition(f"{namespace}/")[2])
+        log.info("the job is over: ended %s %s", kind, name)
     return True
 
 
@@ -109,33 +110,28 @@ def ended_before(
     Returns:
         Exit code and reason; None: the job goes on, as far as is known.
     """
-    found = chief_account(folder)
-    if found is None:
+    if not ends_its_job():
         return None
-    account, namespace = found
     data: Any = {}
     try:
+        api = chief_api(folder)
         for attempt in attempts(timeout_s=patience_s):
             with attempt:
-                data = account.read(_config_map(job, namespace)).get("data") or {}
+                data = (api.get("ConfigMap", f"{job}-status") or {}).get("data") or {}
     except RopewalkError as error:
         log.warning("whether the job is over already is not known: %s", error)
     code = parse_number(str(data.get(ENDED) or ""), 255)
     return None if code is None else (code, str(data.get("reason") or ""))
 
 
-def _config_map(job: str, namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/configmaps/{job}-status"
-
-
-def _is_last(account: PodAccount, own: str, code: int) -> bool:
-    """Return whether no pod follows this one, by its Job at a path of the API."""
+def _is_last(api: KubernetesApi, name: str, code: int) -> bool:
+    """Whether no pod follows this one, by what makes it."""
     try:
-        job = account.read(own)
+        job = api.get(maker(), name)
     except RopewalkError as error:
         log.warning("whether another pod follows is not known: %s", error)
         return False
-    return is_last_pod(job, code, read_environment(FAILURES))
+    return job is not None and is_last_pod(job, code, read_environment(FAILURES))
 
 
 def is_last_pod(job: Any, code: int, failures: str) -> bool:
@@ -167,26 +163,20 @@ def is_the_end(code: int, ends_job: str) -> bool:
     return bool(ends_job) and (is_late or not is_retryable(code))
 
 
-def workloads_to_end(
-    job: str, namespace: str, *, failed: bool, by_sets: str = ""
-) -> list[tuple[str, Any]]:
-    """List the changes that end what a job has left: paths of the API, and what is merged there.
-    Pure.
+def workloads_to_end(job: str, *, failed: bool, by_sets: str = "") -> list[tuple[str, str, Any]]:
+    """The changes that end what a job has left: kind, name, and what is merged there. Pure.
 
     Args:
         job: Name of the job.
-        namespace: Namespace of the job.
         failed: Whether it has failed; else its workers and its evaluator end by themselves.
         by_sets: Role of the leader, if StatefulSets make its pods and the workers'. Empty: Jobs do.
     """
-    apps = f"/apis/apps/v1/namespaces/{namespace}"
-    batch = f"/apis/batch/v1/namespaces/{namespace}"
     # The leader's own comes last: then this container is asked to stop.
     roles = [PS, WORKER, by_sets] if by_sets == CHIEF else [PS, by_sets]
-    sets = [
-        (f"{apps}/statefulsets/{job}-{role}/scale", {"spec": {"replicas": 0}})
+    sets: list[tuple[str, str, Any]] = [
+        ("StatefulSet", f"{job}-{role}/scale", {"spec": {"replicas": 0}})
         for role in filter(None, roles)
     ]
     suspended = [EVALUATOR] if by_sets else [WORKER, EVALUATOR]
-    jobs = [(f"{batch}/jobs/{job}-{role}", {"spec": {"suspend": True}}) for role in suspended]
+    jobs = [("Job", f"{job}-{role}", {"spec": {"suspend": True}}) for role in suspended]
     return [*sets[:1], *(jobs if failed else []), *sets[1:]]

@@ -10,7 +10,7 @@ lock() {
         --upgrade --output-file "$output"
 }
 lock requirements-build.lock deploy/docker/build.in
-lock requirements-cpu.lock pyproject.toml --extra security
-lock requirements-gpu.lock pyproject.toml --extra security --extra gpu
-lock requirements-digits-cpu.lock pyproject.toml --extra security --extra examples
-lock requirements-digits-gpu.lock pyproject.toml --extra security --extra examples --extra gpu
+lock requirements-cpu.lock pyproject.toml --extra k8s --extra security
+lock requirements-gpu.lock pyproject.toml --extra k8s --extra security --extra gpu
+lock requirements-digits-cpu.lock pyproject.toml --extra k8s --extra security --extra examples
+lock requirements-digits-gpu.lock pyproject.toml --extra k8s --extra security --extra examples --extra gpu

@@ -1,27 +1,42 @@
 """KubernetesClusterResolver: the pods of a namespace as a cluster."""
 
+import enum
 import threading
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
 from ...cluster.resolvers.pod_cluster import Addresses, PodCluster, assemble, by_role
+from ...cluster.resolvers.pods import Pod, read_pod
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.spec import ClusterSpec
 from ...core.clock import Clock, SystemClock
-from ...core.errors import ConfigurationError, JoinTimeoutError, PeerLostError
+from ...core.errors import AccessError, ConfigurationError, JoinTimeoutError, PeerLostError
 from ...core.process.waiting import WaitLog
 from ...core.settings import read_environment
 from ...core.task import TaskId
-from .kubernetes_pods import (
-    KubernetesExecutableLocation,
-    PodLister,
-    make_client,
+from ...net.kubernetes.api import KubernetesApi
+from ...net.kubernetes.refusals import account_of, grant
+from ...net.kubernetes.requests import (
+    kubeconfig_client,
     own_namespace,
+    pod_client,
 )
 
 _LOOK_S = 1.0
 _SHOWN = 8  # pods in an error
+_MOST_PODS = 10_000
+
+
+class KubernetesExecutableLocation(enum.Enum):
+    """Where the program runs, which says how it finds the Kubernetes API. As TensorFlow's.
+
+    ``WITHIN_CLUSTER``: in a pod, whose service account is used. ``OFF_CLUSTER``: elsewhere, by the
+    current context of the kubeconfig.
+    """
+
+    WITHIN_CLUSTER = 0
+    OFF_CLUSTER = 1
 
 
 class KubernetesClusterResolver(ClusterResolver):
@@ -46,7 +61,7 @@ class KubernetesClusterResolver(ClusterResolver):
         job_to_label_mapping: Job → label selectors; None: ``{"worker": ["job-name=tensorflow"]}``.
         tf_server_port: Port of every task.
         rpc_layer: Protocol in front of addresses.
-        override_client: A ``CoreV1Api`` with its own credentials.
+        override_client: A ``CoreV1Api`` of the official client, with its own credentials.
         executable_location: Whether this program runs in a pod.
         selector: Instead of the mapping: one selector for all pods of the job, whose labels say
             their types.
@@ -99,11 +114,10 @@ class KubernetesClusterResolver(ClusterResolver):
         self._clock = clock or SystemClock()
         self._within = executable_location is KubernetesExecutableLocation.WITHIN_CLUSTER
         if override_client is None:
-            client, found = make_client(executable_location)
+            self._client, found = _find_client(within=self._within)
         else:
-            client, found = override_client, own_namespace()
+            self._client, found = override_client, own_namespace()
         self._namespace = namespace or found
-        self._pods = PodLister(client, self._namespace)
         self._pod_name = pod_name if pod_name is not None else self._own_name()
         self._own: TaskId | None = None
         self._asked = False
@@ -170,10 +184,12 @@ class KubernetesClusterResolver(ClusterResolver):
         return whom, (why or f"the selector {self._selector!r} selects none") + rest, None
 
     def _listed(self) -> Mapping[str, Sequence[Sequence[Any]]]:
+        client = getattr(self._client, "api_client", self._client)
+        api = KubernetesApi(client, self._namespace, is_task=True)
         if self._selector is not None:
-            return by_role(self._pods.list(self._selector))
+            return by_role(_pods(api, self._selector))
         return {
-            job: [self._pods.list(selector) for selector in selectors]
+            job: [_pods(api, selector) for selector in selectors]
             for job, selectors in self._mapping.items()
         }
 
@@ -216,3 +232,45 @@ def _checked(mapping: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
                 f"['job-name=mnist'], got {selectors!r}"
             )
     return {job: list(selectors) for job, selectors in mapping.items()}
+
+
+def _find_client(*, within: bool) -> tuple[Any, str]:
+    """(the official ``ApiClient``, the namespace of its configuration)."""
+    if not within:
+        if (found := kubeconfig_client()) is None:
+            raise ConfigurationError(
+                "the Kubernetes API is not known: there is no kubeconfig; check KUBECONFIG, or "
+                "~/.kube/config"
+            )
+        return found
+    try:
+        return pod_client(), own_namespace()
+    except AccessError as error:
+        raise ConfigurationError(
+            f"the Kubernetes API is not known: {error.message}; in a pod it needs a service "
+            "account (automountServiceAccountToken: true), elsewhere "
+            "executable_location=KubernetesExecutableLocation.OFF_CLUSTER"
+        ) from error
+
+
+def _pods(api: KubernetesApi, selector: str) -> list[Pod]:
+    """The pods that a label selector selects.
+
+    Raises:
+        AccessError: They may not be listed.
+        ConfigurationError: The selector is malformed, or selects too many.
+        PeerLostError: The API did not answer, or asks to come back later: try again.
+    """
+    try:
+        return [read_pod(each) for each in api.list_all("Pod", selector, _MOST_PODS).items]
+    except AccessError as error:
+        account = account_of(error.message)
+        if not account:
+            raise
+        where = api.namespace
+        raise AccessError(
+            f"{error.message}. A person who may grant it: `kubectl -n {where} create role "
+            "list-pods --verb=list --resource=pods`, and bind it: "
+            f"`{grant(account, 'list-pods', where)}`",
+            namespace=where,
+        ) from error

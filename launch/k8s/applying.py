@@ -11,22 +11,28 @@ from typing import Any
 
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError, RopewalkError
+from ...net.kubernetes.api import KubernetesApi
+from ...net.kubernetes.refusals import Refusal, Where, error_of
 from ..job.model import JobFile
-from .client import KubernetesApi
+from ..job.yaml_output import dump_documents
 from .code import ShippedCode
-from .explaining import error_of
-from .form import Form
 from .job_status import Observed, is_left_over, job_status
-from .kinds import Done, controller_of
-from .names import RUNTIME_DIGEST, status_object, workload
-from .operations import observe, owners_of
-from .refusals import Refusal
-from .removal import remove_old_code, remove_tasks, wait_until_gone
+from .manifests import manifests
+from .names import RUNTIME_DIGEST, Form, status_object, workload
+from .observing import observe, owners_of
+from .preflight import warnings
+from .removal import Done, remove_old_code, remove_tasks, wait_until_gone
 from .scaling import documents_to_apply
-from .where import Where
+from .status_objects import check_rendered
 
 Json = dict[str, Any]
 
+_CONTROLLERS = {
+    "JobSet": "JobSet's controller (sigs.k8s.io/jobset)",
+    "PodGroup": "the scheduler that kubernetes.gang names (scheduler-plugins or Volcano)",
+    "TrainJob": "Kubeflow Trainer",
+    "TrainingRuntime": "Kubeflow Trainer",
+}
 _WORKLOADS = ("Job", "StatefulSet", "JobSet", "TrainingRuntime", "TrainJob")
 _GONE_S = 60.0  # beyond the grace period
 
@@ -232,7 +238,7 @@ def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> Rope
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:
         first = others[0]
-        controller = controller_of(first.kind)
+        controller = _CONTROLLERS.get(first.kind)
         if controller and first.refusal.is_missing:
             return ConfigurationError(
                 f"nothing was changed: this cluster has no {first.kind}s; {controller} makes them, "
@@ -275,3 +281,59 @@ def _apply_all(api: KubernetesApi, documents: Sequence[Json], *, force: bool) ->
 
 def _done(document: Json, what: str) -> Done:
     return Done(document["kind"], document["metadata"]["name"], what)
+
+
+class KubernetesLauncher:
+    """Applies the objects of a job; the cluster does the rest.
+
+    Args:
+        api: The Kubernetes API.
+        form: Form of the jobs' objects.
+        code: The job's code, if that is not in its image.
+        force: Take over fields that other managers own.
+        replace: Delete the job's tasks first.
+        say: Called with warnings and with what happens meanwhile.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        *,
+        form: Form = Form.OBJECTS,
+        code: ShippedCode | None = None,
+        force: bool = False,
+        replace: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._form = form
+        self._code = code
+        self._force = force
+        self._replace = replace
+        self._say = say
+
+    def render(self, job: JobFile) -> str:
+        """Write the objects, as YAML."""
+        check_rendered(job, self._form)
+        return dump_documents(manifests(job, self._form, self._code))
+
+    def start(self, job: JobFile) -> int:
+        """Apply them; 0."""
+        self.apply(job, dry_run=False)
+        return 0
+
+    def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
+        """Apply them, or have the API server check them alone."""
+        self._api.warn_by(lambda text: self._say(f"warning: {text}"))
+        for warning in warnings(self._api, manifests(job, self._form, self._code)):
+            self._say(f"warning: {warning}")
+        return apply_job(
+            self._api,
+            job,
+            self._form,
+            self._code,
+            force=self._force,
+            dry_run=dry_run,
+            replace=self._replace,
+            say=self._say,
+        )

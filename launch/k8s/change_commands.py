@@ -11,8 +11,8 @@ from ...core.errors import ConfigurationError
 from ..options.job_file import JOB_FILE, job_option
 from ..options.settings import refuse_said
 from ..screen.echo import echo
-from .command_options import connect_api, find_job, json_option, name_option, where_options
-from .form import Form
+from .command import connect_api, find_job, json_option, name_option, where_options
+from .names import Form
 
 if TYPE_CHECKING:
     from ..job.model import JobFile
@@ -111,7 +111,7 @@ def apply_command(
     job's pods name and the namespace lacks is said on stderr.
     """
     from ..job.reading import read_job
-    from .launcher import KubernetesLauncher
+    from .applying import KubernetesLauncher
 
     job = read_job(job_file)
     sent = _code(code, job, job_file, image_has_requirements=image_has_requirements)
@@ -160,7 +160,7 @@ def scale_command(
 
     With --ps the ps hand over what they have before they leave, and training goes on.
     """
-    from .operations import read_ps_scale, read_scale, scale
+    from .scaling import read_ps_scale, read_scale, scale
 
     if (workers is None) is (ps is None):
         raise ConfigurationError("scale changes one number: give WORKERS, or --ps N")

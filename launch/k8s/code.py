@@ -19,7 +19,7 @@ from ...shipping.requirements import DECLARED_IN, declared_requirements, normali
 from ..job.container import CODE_FOLDER, PARTS_FOLDER
 from ..job.model import JobFile
 from ..shipped_code import CODE_DIGEST, CODE_PARTS, PART_NAME
-from .names import CODE, labels
+from .names import CODE, document
 
 Json = dict[str, Any]
 
@@ -165,26 +165,15 @@ def _of_ropewalk() -> set[str]:
 
 def config_maps(job: JobFile, code: ShippedCode) -> list[Json]:
     """Make the ConfigMaps that hold the package, one for each part. They cannot be changed."""
-    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
     data = code.package.data
+    parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, **namespace, "labels": labels(job.name, CODE)},
-            "immutable": True,
-            "binaryData": {_key(number): _encoded(data[number * PART_BYTES :][:PART_BYTES])},
-        }
-        for number, name in enumerate(code.names)
-    ]
-
-
-def _key(number: int) -> str:
-    return f"{PART_NAME}{number:02}"
-
-
-def _encoded(part: bytes) -> str:
-    return base64.b64encode(part).decode()
+        document(
+            job, "v1", "ConfigMap", name, CODE, immutable=True,
+            binaryData={f"{PART_NAME}{number:02}": base64.b64encode(part).decode()},
+        )
+        for number, (name, part) in enumerate(zip(code.names, parts, strict=True))
+    ]  # fmt: skip
 
 
 def with_code(template: Json, code: ShippedCode) -> Json:

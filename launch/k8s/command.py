@@ -1,8 +1,14 @@
 """``ropewalk k8s``: render, apply, status, list, logs, scale and delete a job on Kubernetes."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from ..lazy_group import LazyGroup
+
+if TYPE_CHECKING:
+    from ...net.kubernetes.api import KubernetesApi
+    from ..job.model import JobFile
 
 _LOOK, _CHANGE = ".k8s.look_commands", ".k8s.change_commands"
 _COMMANDS = {
@@ -22,3 +28,44 @@ def k8s_command() -> None:
 
     Needs the extra `k8s` (pip install 'ropewalk[k8s]'); `render` works without.
     """
+
+
+def where_options(command: Any) -> Any:
+    """Add the options that say which cluster and namespace."""
+    command = click.option("--context", default="", help="Of the kubeconfig; else the current.")(
+        command
+    )
+    return click.option(
+        "--namespace", "-n", default="", help="Else the job file's, else the context's."
+    )(command)
+
+
+def name_option(command: Any) -> Any:
+    """Add ``--name``."""
+    return click.option("--name", default="", help="Name of the job, instead of a job file.")(
+        command
+    )
+
+
+def json_option(command: Any) -> Any:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")(command)
+
+
+def find_job(job_file: str, name: str, context: str, namespace: str) -> "tuple[KubernetesApi, str]":
+    """Find the API and the name of a job: from --name, else from the job file."""
+    if name:
+        refuse_said(["job_file"], "--name says which job")
+        return connect_api(context, namespace, None), name
+    from ..job.reading import read_job
+
+    job = read_job(job_file)
+    return connect_api(context, namespace, job), job.name
+
+
+def connect_api(context: str, namespace: str, job: "JobFile | None") -> "KubernetesApi":
+    """Connect to the API of a context; the namespace is the flag's, else the job file's."""
+    from ...net.kubernetes.api import connect
+
+    said = job.kubernetes.namespace if job is not None else ""
+    return connect(context, namespace or said)

@@ -11,8 +11,7 @@ Source: Kueue, "Run Plain Pods"; scheduler-plugins, "Coscheduling"; Volcano, "Po
 from typing import Any
 
 from ..job.model import JobFile
-from .form import Form
-from .names import SHARED, labels
+from .names import SHARED, Form, document
 
 Json = dict[str, Any]
 
@@ -66,9 +65,7 @@ def pod_groups(job: JobFile) -> list[Json]:
             spec = {"minMember": count, **({"queue": gang.queue} if gang.queue else {})}
         case _:
             return []
-    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
-    metadata = {"name": job.name, **namespace, "labels": labels(job.name, SHARED)}
-    return [{"apiVersion": version, "kind": "PodGroup", "metadata": metadata, "spec": spec}]
+    return [document(job, version, "PodGroup", job.name, SHARED, spec=spec)]
 
 
 def gang_of(workers: Json) -> str:

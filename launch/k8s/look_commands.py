@@ -11,7 +11,7 @@ from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
 from ..options.job_file import job_option
 from ..screen.echo import echo
-from .command_options import connect_api, find_job, json_option, name_option, where_options
+from .command import connect_api, find_job, json_option, name_option, where_options
 
 if TYPE_CHECKING:
     from .job_status import ClusterStatus
@@ -31,7 +31,7 @@ def status_command(
     What has happened is read from the objects of the job and their events, never from logs. With
     --watch the exit code is 0 for a job that is done, and that of the failed task otherwise.
     """
-    from .operations import follow_status, observe
+    from .observing import follow_status, observe
 
     api, name = find_job(job_file, name, context, namespace)
     if not watch:
@@ -91,7 +91,8 @@ def list_command(context: str, namespace: str, as_json: bool) -> None:
     Step, rate and checkpoint are those of jobs whose file has `kubernetes: {status: true}`.
     """
     from ..screen.terminal import TerminalConsole
-    from .listing import list_jobs, rows_json, rows_view
+    from .observing import list_jobs
+    from .status_view import rows_json, rows_view
 
     api = connect_api(context, namespace, None)
     rows = list_jobs(api)
@@ -125,8 +126,8 @@ def logs_command(
     Streams that break are read on where they broke; every line is shown once. A log says nothing
     about success: the last line, on stderr, is the state of the job's objects.
     """
-    from .log_following import LogFollower, read_logs
-    from .operations import observe
+    from .logs import LogFollower, read_logs
+    from .observing import observe
     from .status_view import headline
 
     api, name = find_job(job_file, name, context, namespace)

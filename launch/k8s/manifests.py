@@ -1,26 +1,50 @@
 """A job as objects of Kubernetes. Pure: a job in, documents out.
 
 A headless Service, a StatefulSet of ps, an Indexed Job for each other role, and a claim for the
-checkpoints; or one object in the place of all but the claim (``one_object.py``). No operator and no
-definitions of our own; ``deploy/k8s`` has the plain shapes for kustomize.
+checkpoints. A Job replaces the one pod that was lost. No operator and no definitions of our own;
+``deploy/k8s`` has the plain shapes for kustomize.
+
+Or one object in the place of all but the claim: a JobSet, or a TrainJob with its runtime, of which
+Trainer makes a JobSet. Its controller makes the same Jobs, one of the ps among them, and the
+Service; a Job that has failed for good fails the set, which ends all pods. So there is no failure
+policy of the set: to start it anew would cost every pod what the containers mend in place (ADR 49).
+
+Source: kubernetes-sigs/jobset v1alpha2; kubeflow/trainer v1alpha1.
 """
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
-from ...cluster.roles import PS, WORKER
+from ...cluster.roles import EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
+from ...core.exit_codes import ExitCode
 from ..job.container import PORT
 from ..job.model import JobFile
 from .code import ShippedCode, config_maps, with_code
-from .form import Form
-from .gang import pod_groups, with_gang
-from .indexed_job import indexed_job
-from .names import COUNT_IN_FILE, SHARED, claim, labels, matched, selector, service, workload
-from .one_object import job_set, train_job
+from .gang import pod_groups, queue_labels, with_gang
+from .names import (
+    COUNT_IN_FILE,
+    RUNTIME_DIGEST,
+    SHARED,
+    Form,
+    claim,
+    document,
+    labels,
+    matched,
+    selector,
+    service,
+    workload,
+)
 from .pod import needs_volume, pod_template
 from .status_objects import account_objects, with_account
 
 Json = dict[str, Any]
+
+_PERMANENT = list(range(1, 128))  # docs/exit-codes.md: a restart would fail again
+_TRAINER = "trainer.kubeflow.org"
+_ANCESTOR = {f"{_TRAINER}/trainjob-ancestor-step": "trainer"}
 
 
 def manifests(
@@ -73,11 +97,6 @@ def _template(job: JobFile, role: str, form: Form, code: ShippedCode | None) -> 
     return with_gang(template, job, form)
 
 
-def _metadata(job: JobFile, name: str, component: str) -> Json:
-    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
-    return {"name": name, **namespace, "labels": labels(job.name, component)}
-
-
 def _claim(job: JobFile) -> Json:
     storage = job.storage
     spec: Json = {
@@ -86,12 +105,7 @@ def _claim(job: JobFile) -> Json:
     }
     if storage.storage_class:
         spec["storageClassName"] = storage.storage_class
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(job, claim(job), SHARED),
-        "spec": spec,
-    }
+    return document(job, "v1", "PersistentVolumeClaim", claim(job), SHARED, spec=spec)
 
 
 def _budget(job: JobFile, form: Form) -> list[Json]:
@@ -108,58 +122,166 @@ def _budget(job: JobFile, form: Form) -> list[Json]:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": matched(job.name, PS)},
     }
-    return [
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": _metadata(job, workload(job.name, PS), PS),
-            "spec": spec,
-        }
-    ]
+    name = workload(job.name, PS)
+    return [document(job, "policy/v1", "PodDisruptionBudget", name, PS, spec=spec)]
 
 
 def _service(job: JobFile) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(job, service(job.name), SHARED),
-        "spec": {
-            "clusterIP": "None",
-            # Tasks look for each other before any of them is ready.
-            "publishNotReadyAddresses": True,
-            "selector": selector(job.name),
-            "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "appProtocol": "tcp"}],
-        },
+    spec = {
+        "clusterIP": "None",
+        # Tasks look for each other before any of them is ready.
+        "publishNotReadyAddresses": True,
+        "selector": selector(job.name),
+        "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "appProtocol": "tcp"}],
     }
+    return document(job, "v1", "Service", service(job.name), SHARED, spec=spec)
 
 
 def _controller(job: JobFile, role: str, template: Json) -> Json:
-    made = _stateful_set if Form.OBJECTS.is_set(job, role) else _job
-    return made(job, role, template)
+    """The StatefulSet or Job of a role."""
+    by_set = Form.OBJECTS.is_set(job, role)
+    kind, version = ("StatefulSet", "apps/v1") if by_set else ("Job", "batch/v1")
+    spec = _stateful_set(job, role, template) if by_set else indexed_job(job, role, template)
+    made = document(job, version, kind, workload(job.name, role), role, spec=spec)
+    if role == WORKER or (role == PS and job.settings.ps_shares):
+        made["metadata"]["annotations"] = {COUNT_IN_FILE: str(job.count(role))}
+    return made
 
 
 def _stateful_set(job: JobFile, role: str, template: Json) -> Json:
-    metadata = _metadata(job, workload(job.name, role), role)
-    if role == WORKER or (role == PS and job.settings.ps_shares):
-        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(role))}
     return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": metadata,
-        "spec": {
-            "replicas": job.count(role),
-            "serviceName": service(job.name),
-            # OrderedReady would have the second wait for the first.
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": matched(job.name, role)},
-            "template": template,
-        },
+        "replicas": job.count(role),
+        "serviceName": service(job.name),
+        # OrderedReady would have the second wait for the first.
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": matched(job.name, role)},
+        "template": template,
     }
 
 
-def _job(job: JobFile, role: str, template: Json) -> Json:
-    metadata = _metadata(job, workload(job.name, role), role)
-    if role == WORKER:
-        metadata["annotations"] = {COUNT_IN_FILE: str(job.count(role))}
+# -- Jobs ------------------------------------------------------------------------------------------
+
+
+def indexed_job(job: JobFile, role: str, template: Json) -> Json:
+    """Make the spec of a role's Job.
+
+    Args:
+        job: The job.
+        role: The role.
+        template: Template of its pods.
+    """
+    count = job.count(role)
+    (container,) = template["spec"]["containers"]
+    return {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimitPerIndex": job.kubernetes.retries,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        **_times(job),
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "Ignore",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+                # It was asked to stop: its pod was deleted, or its node drained.
+                _on_exit("Ignore", container, [int(ExitCode.DRAINED)]),
+                _on_exit("FailIndex", container, _final_codes(job)),
+            ]
+        },
+        "template": template,
+    }
+
+
+def _final_codes(job: JobFile) -> list[int]:
+    """Exit codes that a new pod does not mend."""
+    gang = job.kubernetes.gang
+    late = [int(ExitCode.JOIN_TIMEOUT)] if gang and gang.by == "chief" else []
+    return [*_PERMANENT, *late]
+
+
+def _times(job: JobFile) -> Json:
+    """Set when a Job is ended, and when one that has ended is deleted, if the job file says so."""
+    kubernetes = job.kubernetes
+    deadline = {"activeDeadlineSeconds": kubernetes.deadline_s} if kubernetes.deadline_s else {}
+    keep = {"ttlSecondsAfterFinished": kubernetes.keep_s} if kubernetes.keep_s >= 0 else {}
+    return {**deadline, **keep}
+
+
+def _on_exit(action: str, container: Json, values: list[int]) -> Json:
+    codes = {"containerName": container["name"], "operator": "In", "values": values}
+    return {"action": action, "onExitCodes": codes}
+
+
+# -- one object ------------------------------------------------------------------------------------
+
+
+def job_set(job: JobFile, templates: Mapping[str, Json]) -> Json:
+    """Make the JobSet of a job.
+
+    Args:
+        job: The job.
+        templates: What the pods of each role are made from.
+    """
+    spec = _spec(job, templates, {})
+    return _one_object(job, "jobset.x-k8s.io/v1alpha2", "JobSet", spec, queue_labels(job))
+
+
+def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
+    """Make the TrainJob of a job, behind its runtime.
+
+    Trainer counts the nodes of the Job that has its label, the workers', and passes Jobs without
+    labels over.
+
+    Args:
+        job: The job.
+        templates: What the pods of each role are made from.
+    """
+    nodes = job.count(WORKER)
+    runtime: Json = {
+        **({"mlPolicy": {"numNodes": nodes}} if nodes else {}),
+        "template": {"spec": _spec(job, templates, {WORKER: _ANCESTOR})},
+    }
+    digest = hashlib.sha256(json.dumps(runtime, sort_keys=True).encode()).hexdigest()
+    reference = {"apiGroup": _TRAINER, "kind": "TrainingRuntime", "name": job.name}
+    version, framework = f"{_TRAINER}/v1alpha1", {f"{_TRAINER}/framework": "ropewalk"}
+    made = _one_object(job, version, "TrainJob", {"runtimeRef": reference}, queue_labels(job))
+    made["metadata"]["annotations"] = {RUNTIME_DIGEST: digest[:16]}
+    return [_one_object(job, version, "TrainingRuntime", runtime, framework), made]
+
+
+def _one_object(job: JobFile, version: str, kind: str, spec: Json, more: Mapping[str, str]) -> Json:
+    made = document(job, version, kind, job.name, SHARED, spec=spec)
+    made["metadata"]["labels"] |= more
+    return made
+
+
+def _spec(
+    job: JobFile, templates: Mapping[str, Json], more: Mapping[str, Mapping[str, str]]
+) -> Json:
+    # Over when these are; the others are ended then.
+    decisive = [job.leader.type, *([EVALUATOR] if job.count(EVALUATOR) else [])]
+    keep_s = job.kubernetes.keep_s
+    return {
+        "network": {
+            "enableDNSHostnames": True,
+            "publishNotReadyAddresses": True,
+            # As the Service of plain objects is called, so that certificates fit both.
+            "subdomain": service(job.name),
+        },
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": decisive},
+        **({"ttlSecondsAfterFinished": keep_s} if keep_s >= 0 else {}),
+        "replicatedJobs": [
+            _replicated(job, role, template, more.get(role, {}))
+            for role, template in templates.items()
+        ],
+    }
+
+
+def _replicated(job: JobFile, role: str, template: Json, more: Mapping[str, str]) -> Json:
     spec = indexed_job(job, role, template)
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    spec.pop("ttlSecondsAfterFinished", None)  # the set is deleted as a whole
+    metadata = {"labels": {**labels(job.name, role), **more}}
+    return {"name": role, "replicas": 1, "template": {"metadata": metadata, "spec": spec}}

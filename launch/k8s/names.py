@@ -4,15 +4,15 @@ The conventions are those of ``deploy/k8s``, so what its kustomize bases make an
 from a job file can be selected, followed and deleted alike.
 """
 
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...net.kubernetes.api import FIELD_MANAGER
+from ..job.container import PORT
 
 if TYPE_CHECKING:
     from ..job.model import JobFile
-
-FIELD_MANAGER = "ropewalk"
-"""Manager of all fields that this command writes: what others own is then a conflict."""
 
 CONTAINER = "ropewalk"
 
@@ -39,6 +39,15 @@ ROLES = (CHIEF, PS, WORKER, EVALUATOR)
 def labels(job: str, component: str) -> dict[str, str]:
     """Make the labels of a job's objects and pods."""
     return {NAME: "ropewalk", INSTANCE: job, COMPONENT: component, MANAGED_BY: FIELD_MANAGER}
+
+
+def document(
+    job: "JobFile", version: str, kind: str, name: str, component: str, **more: Any
+) -> dict[str, Any]:
+    """An object of a job; ``more`` is what it has beside kind and metadata."""
+    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
+    metadata = {"name": name, **namespace, "labels": labels(job.name, component)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
 def matched(job: str, component: str) -> dict[str, str]:
@@ -79,3 +88,38 @@ def claim(job: "JobFile") -> str:
 def secret(job: "JobFile", role: str, kind: str) -> str:
     """Name the Secret of a role: ``tls`` or ``token``."""
     return f"{job.security.secret or job.name}-{role}-{kind}"
+
+
+class Form(StrEnum):
+    """The objects of a job.
+
+    Attributes:
+        OBJECTS: A StatefulSet of ps and an Indexed Job for each other role.
+        JOBSET: A JobSet (kubernetes-sigs/jobset).
+        TRAINJOB: A TrainJob and its runtime (Kubeflow Trainer), of which Trainer makes a JobSet.
+    """
+
+    OBJECTS = "objects"
+    JOBSET = "jobset"
+    TRAINJOB = "trainjob"
+
+    @property
+    def is_one_object(self) -> bool:
+        """Whether a controller makes the Jobs, and ends all of them with the job."""
+        return self is not Form.OBJECTS
+
+    def is_set(self, job: "JobFile", role: str) -> bool:
+        """Return whether a StatefulSet makes the pods of a role, and replaces lost ones at once."""
+        at_once = role == PS or (job.kubernetes.at_once and role != EVALUATOR)
+        return at_once and not self.is_one_object
+
+    @property
+    def container(self) -> str:
+        """Name of a task's container: Trainer's overrides go by it."""
+        return "node" if self is Form.TRAINJOB else CONTAINER
+
+    @property
+    def host(self) -> str:
+        """Name and port of a task, with its role and its index to be filled in."""
+        pod = "{role}-0-{index}" if self.is_one_object else "{role}-{index}"
+        return f"$(ROPEWALK_JOB_ID)-{pod}.$(ROPEWALK_JOB_ID)-tasks.$(POD_NAMESPACE).svc:{PORT}"

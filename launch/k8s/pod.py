@@ -16,8 +16,7 @@ from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
 from ..job.pod_part import PodPart, Spread
 from . import pod_options
-from .form import Form
-from .names import claim, matched, secret, service
+from .names import Form, claim, matched, secret, service
 
 Json = dict[str, Any]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...cluster.resolvers.pods import why_not_running
 from ...core.exit_codes import ExitCode, describe_exit
-from .image_pulls import PULL_ERROR, pull_cause
 from .names import REPLICATED
 
 Json = dict[str, Any]
@@ -20,6 +19,17 @@ OOM_KILLED = "OOMKilled"
 DONE = "Done"
 MISSING = "Missing"
 
+PULL_ERROR = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
+"""Reasons of a container that waits for its image."""
+
+_WRAPPINGS = re.compile(
+    r"(?:Back-off pulling image \"[^\"]*\"|ErrImagePull|Failed to pull image \"[^\"]*\""
+    r"|rpc error: code = \w+ desc =|failed to pull and unpack image \"[^\"]*\""
+    r"|failed to resolve reference \"[^\"]*\"|failed to copy|failed to do request"
+    r"|failed to authorize|initializing source \S+|Error response from daemon"
+    r"|reading manifest \S+ in \S+)(?::? +|$)"
+)
+_LONGEST_CAUSE = 200
 _LONGEST = 400
 _LATE_S = 15.0  # after the end of a grace period the kubelet has killed what was left
 
@@ -304,3 +314,18 @@ def _condition(status: Json, kind: str) -> Json | None:
             found: Json = each
             return found
     return None
+
+
+def pull_cause(texts: Iterable[str]) -> str:
+    """Find the innermost cause in these messages, e.g. ``no such host``; empty: none says one.
+
+    Args:
+        texts: Messages of the container's status and of the pod's events, the best one first.
+    """
+    for text in texts:
+        cause = " ".join(text.split())
+        while (match := _WRAPPINGS.match(cause)) is not None:
+            cause = cause[match.end() :]
+        if cause:
+            return cause if len(cause) <= _LONGEST_CAUSE else f"… {cause[-_LONGEST_CAUSE:]}"
+    return ""

@@ -8,20 +8,33 @@ pod, and a Job that is gone counts nothing (kubernetes/kubernetes#108297 and oth
 import contextlib
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError, RopewalkError
-from .client import KubernetesApi
-from .kinds import CUSTOM_KINDS, Done
+from ...net.kubernetes.api import KubernetesApi
 from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload
 
 Json = dict[str, Any]
+
+CUSTOM_KINDS = ("TrainJob", "TrainingRuntime", "JobSet", "PodGroup", "PodGroup.volcano.sh")
+"""Kinds of a job that a cluster may not know, in the order in which they are deleted."""
+
 
 _LOOK_S = 0.5
 _NAMESPACE_S = 120.0
 _TRACKING = "batch.kubernetes.io/job-tracking"
 _SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
+
+    kind: str
+    name: str
+    what: str
 
 
 def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done]:

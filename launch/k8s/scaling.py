@@ -11,21 +11,23 @@ SIGTERM hands its shares over to the others and ends with 0, and one that comes 
 (docs/replicas.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...cluster.resolvers.pods import read_pod
 from ...cluster.resolvers.template import parse_replicas
 from ...cluster.resolvers.template_variables import PS_SHARES, REPLICAS
 from ...cluster.roles import PS, WORKER
-from ...core.errors import ConfigurationError
+from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from ...core.exit_codes import ExitCode
+from ...net.kubernetes.api import KubernetesApi
+from ...net.kubernetes.watching import Change, ObjectFollower
 from ..job.model import JobFile
 from .code import ShippedCode
-from .form import Form
 from .gang import gang_of
 from .manifests import manifests
-from .names import COUNT_IN_FILE, workload
+from .names import COMPONENT, COUNT_IN_FILE, Form, selector_text, workload
 
 Json = dict[str, Any]
 
@@ -237,3 +239,145 @@ def departure(exit_codes: Mapping[str, int], role: str = WORKER) -> str:
     if code == ExitCode.KILLED:
         return "killed: it did not leave within its grace period (kubernetes.grace_s)"
     return f"ended with exit code {code}"
+
+
+def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
+    """Plan from what runs now to ``then`` workers.
+
+    Raises:
+        ConfigurationError: It cannot be.
+        NotFoundError: There is no such namespace.
+    """
+    has_ps = api.get("StatefulSet", workload(name, PS)) is not None
+    of_workers, delete = workload(name, WORKER), api.where.command("delete", name)
+    live = api.get("Job", of_workers) or api.get("StatefulSet", of_workers)
+    if live is None:
+        api.check_namespace()
+        _refuse_set(api, name, delete)
+    return plan_scale(live, then, has_ps=has_ps, delete=delete)
+
+
+def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
+    """Plan from what runs now to ``then`` ps.
+
+    Raises:
+        ConfigurationError: It cannot be.
+        NotFoundError: There is no such namespace.
+    """
+    live = api.get("StatefulSet", workload(name, PS))
+    if live is None:
+        api.check_namespace()
+        _refuse_set(api, name, api.where.command("delete", name))
+    return plan_ps_scale(live, then)
+
+
+def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
+    """Refuse a JobSet, whose numbers of pods cannot change."""
+    try:
+        in_set = api.exists("JobSet", name)
+    except AccessError:
+        return
+    if in_set:
+        raise ConfigurationError(
+            f"{name} is one object, a JobSet, whose numbers of pods are fixed: delete it "
+            f"(`{delete}`), change the counts of roles, and apply it again; it resumes from its "
+            "last checkpoint"
+        )
+
+
+def scale(
+    api: KubernetesApi,
+    name: str,
+    plan: ScalePlan,
+    say: Callable[[str], None],
+    *,
+    timeout_s: float,
+    watch_s: int = 10,
+) -> None:
+    """Carry out a plan, and wait until those who leave have drained, or those who come run.
+
+    Raises:
+        PeerLostError: After ``timeout_s`` they have not; says who.
+        ConfigurationError: The Job was changed meanwhile.
+    """
+    if not plan.body:
+        say(f"{name} has {plan.now} {plan.title} already")
+        return
+    follower = ObjectFollower(api, "Pod", f"{selector_text(name)},{COMPONENT}={plan.role}", watch_s)
+    waiting = _Waiting(plan)
+    rounds = follower.rounds()
+    waiting.take(next(rounds))  # who is there, before anything changes
+    api.patch(plan.kind, workload(name, plan.role), plan.body)
+    say(f"{name}: {plan.now} → {plan.then} {plan.title}")
+    deadline = api.clock.now() + timeout_s
+    for changes in rounds:
+        for line in waiting.take(changes):
+            say(line)
+        if waiting.is_over:
+            return
+        if api.clock.now() > deadline:
+            raise PeerLostError(
+                f"after {timeout_s:g} s (--timeout-s) {waiting.left}; "
+                f"`{api.where.command('status', name)}` says why, and the change goes on by itself"
+            )
+    raise ConfigurationError("the watch was stopped")
+
+
+class _Waiting:
+    """The tasks that have yet to leave or to run."""
+
+    def __init__(self, plan: ScalePlan) -> None:
+        self._plan = plan
+        self._present: dict[int, set[str]] = {}
+        self._codes: dict[str, dict[str, int]] = {}
+        self._running: set[int] = set()
+
+    def take(self, changes: Sequence[Change]) -> list[str]:
+        """Take in changes of pods; returns what to tell about them."""
+        told = []
+        for change in changes:
+            index = _index_of(change.object)
+            if index is None:
+                continue
+            self._codes.setdefault(change.name, {}).update(_exit_codes(change.object))
+            pods = self._present.setdefault(index, set())
+            phase = (change.object.get("status") or {}).get("phase")
+            if change.gone or phase in ("Succeeded", "Failed"):
+                if change.name in pods and index in self._plan.leaving:
+                    how = departure(self._codes[change.name], self._plan.role) or "gone"
+                    told.append(f"{self._plan.role}:{index} has left: {how}")
+                pods.discard(change.name)
+            else:
+                pods.add(change.name)
+                if phase == "Running" and index not in self._running:
+                    self._running.add(index)
+                    if index in self._plan.coming:
+                        told.append(f"{self._plan.role}:{index} runs")
+        return told
+
+    @property
+    def is_over(self) -> bool:
+        """Wait for no task."""
+        leaving = any(self._present.get(index) for index in self._plan.leaving)
+        return not leaving and set(self._plan.coming) <= self._running
+
+    @property
+    def left(self) -> str:
+        """Tasks that are waited for."""
+        stay = [i for i in self._plan.leaving if self._present.get(i)]
+        come = [i for i in self._plan.coming if i not in self._running]
+        who = ", ".join(f"{self._plan.role}:{index}" for index in stay or come)
+        return f"{who} {'still there' if stay else 'do not run yet'}"
+
+
+def _index_of(pod: Json) -> int | None:
+    return read_pod(pod).index
+
+
+def _exit_codes(pod: Json) -> dict[str, int]:
+    found = {}
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated")
+        if ended:
+            found[container["name"]] = int(ended.get("exitCode", 0))
+    return found

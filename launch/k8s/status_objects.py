@@ -16,8 +16,7 @@ from ...core.errors import ConfigurationError
 from ...worker.lead.own_job import ENDS_JOB
 from ..job.model import JobFile
 from ..job_end import FAILURES, INCOMPLETE
-from .form import Form
-from .names import STATUS, labels, status_object, workload
+from .names import STATUS, Form, document, status_object, workload
 
 Json = dict[str, Any]
 
@@ -78,14 +77,13 @@ def check_rendered(job: JobFile, form: Form = Form.OBJECTS) -> None:
 
 
 def _objects(job: JobFile, form: Form, name: str, account: str) -> list[Json]:
-    namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
-
     def made(version: str, kind: str, name: str, **more: Any) -> Json:
-        metadata = {"name": name, **namespace, "labels": labels(job.name, STATUS)}
-        return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
+        return document(job, version, kind, name, STATUS, **more)
 
     rbac = "rbac.authorization.k8s.io"
-    subject: Json = {"kind": "ServiceAccount", "name": account or name, **namespace}
+    subject: Json = {"kind": "ServiceAccount", "name": account or name}
+    if job.kubernetes.namespace:
+        subject["namespace"] = job.kubernetes.namespace
     state = status_object(job.name)
     allowed = state if _has_record(job) else name
     role = {"apiGroup": rbac, "kind": "Role", "name": allowed}

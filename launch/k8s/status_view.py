@@ -1,7 +1,9 @@
 """View of the status of a job on Kubernetes: for people a table, for programs JSON."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich import box
 from rich.console import Group
@@ -10,6 +12,9 @@ from rich.text import Text
 
 from ..screen.status_table import human_seconds
 from .job_status import ClusterStatus, TaskLine
+from .observing import JobRow
+
+Json = dict[str, Any]
 
 _WIDE = 120
 PHASE_STYLES = {"Running": "green", "Done": "green", "Failed": "red"}
@@ -52,3 +57,30 @@ def headline(status: ClusterStatus) -> str:
 
 def _reason(line: TaskLine) -> str:
     return f"{line.reason} → {line.remedy}" if line.remedy else line.reason
+
+
+def rows_json(rows: Sequence[JobRow]) -> str:
+    """Write a list in one line."""
+    return json.dumps([asdict(row) for row in rows])
+
+
+def rows_view(rows: Sequence[JobRow]) -> Table:
+    """Make a table, a line for each job."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("job", "phase", "running", "age", "step", "steps/s", "checkpoint"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for row in rows:
+        progress = row.progress
+        goal = f"/{progress.goal}" if progress.goal else ""
+        table.add_row(
+            row.name,
+            Text(row.phase, PHASE_STYLES.get(row.phase, "yellow")),
+            f"{row.running}/{row.tasks}",
+            human_seconds(row.age_s),
+            f"{progress.step}{goal}",
+            progress.rate,
+            progress.checkpoint_step,
+            row.reason,
+        )
+    return table

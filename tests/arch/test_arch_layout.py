@@ -218,7 +218,7 @@ def test_one_module_imports_the_compiler() -> None:
 @pytest.mark.parametrize(
     ("library", "modules"),
     [
-        ("kubernetes", {"distribute/resolvers/kubernetes_pods.py", "launch/k8s/requests.py"}),
+        ("kubernetes", {"net/kubernetes/requests.py"}),
         ("googleapiclient", {"distribute/resolvers/compute_engine.py"}),
         ("google.auth", {"distribute/resolvers/compute_engine.py"}),
     ],

@@ -15,11 +15,11 @@ from helpers.job_objects import DIGITS, digits
 from helpers.kubernetes_cluster import serve_cluster
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.launch import cli
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.launcher import KubernetesLauncher
+from ropewalk.launch.k8s.applying import KubernetesLauncher
 from ropewalk.launch.launchers.compose import ComposeLauncher
 from ropewalk.launch.launchers.interface import Launcher, launch
 from ropewalk.launch.launchers.slurm import SlurmLauncher
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 class Tools:

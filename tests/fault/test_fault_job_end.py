@@ -1,28 +1,42 @@
 """What a chief's container does when its job is over, against a stand-in for the API server."""
 
 import json
+import logging
 import os
+import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from helpers import processes
+from helpers.certificates import issued, write
 from helpers.waiting import scaled
+from ropewalk.cluster.resolvers.resolved import ResolvedTask
+from ropewalk.core.errors import MissingExtraError
 from ropewalk.core.exit_codes import ExitCode
+from ropewalk.core.settings import Settings
 from ropewalk.launch import job_end
-from ropewalk.net import pod_account
+from ropewalk.launch.container import run_supervised
 from ropewalk.net.free_ports import free_ports
+from ropewalk.net.kubernetes.requests import ACCOUNT_FOLDER
 from ropewalk.worker.lead import own_job
 
 
 class ApiServer(ThreadingHTTPServer):
     """Notes what is asked of it, and answers changes with ``coming``, then with ``status``."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        files = write(folder, issued())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files["tls_cert"], files["tls_key"])
+        self.socket = context.wrap_socket(self.socket, server_side=True)
         self.status = 200
         self.coming: list[int] = []
         self.asked: list[tuple[str, str, object, str]] = []
@@ -56,12 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    with ApiServer() as server:
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setattr("ropewalk.worker.lead.own_job.cluster_url", lambda: url)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_address[1]))
         monkeypatch.setenv("ROPEWALK_ENDS_JOB", "true")
         monkeypatch.setenv("POD_NAMESPACE", "training")
         yield server
@@ -70,7 +84,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def account(tmp_path: Path) -> Path:
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("secret")
     return tmp_path
 
 
@@ -90,7 +104,7 @@ def test_a_job_that_is_over_for_good_ends_what_it_has_left(
     job_end.end_job("digits", "chief", code, account)
     assert [(path, change) for path, _, change, _ in api.asked] == ended
     assert {kind for _, kind, _, _ in api.asked} == {"application/merge-patch+json"}
-    assert {token for _, _, _, token in api.asked} == {"Bearer secret"}
+    assert {token for _, _, _, token in api.asked} == {"bearer secret"}
 
 
 @pytest.mark.parametrize("code", [137, 140, 143])
@@ -261,7 +275,8 @@ def test_a_job_that_lacks_a_role_has_nothing_of_it_to_end(
     api.coming = [200, 200, 404]
     job_end.end_job("digits", "chief", 1, account)
     assert len(api.asked) == 3
-    assert caplog.text == "", "a job without an evaluator has left none"
+    said = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert said == [], "a job without an evaluator has left none"
 
 
 def test_an_api_server_that_is_away_for_a_moment_is_asked_again(
@@ -283,10 +298,20 @@ def test_what_the_api_server_refuses_is_said_and_changes_nothing(
     assert "digits-chief cannot patch" in said
 
 
+def test_a_container_that_is_to_end_its_job_and_lacks_the_client_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROPEWALK_ENDS_JOB", "true")
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    chief = cast(ResolvedTask, SimpleNamespace(is_chief=True))
+    with pytest.raises(MissingExtraError, match=r"pip install 'ropewalk\[k8s\]'"):
+        run_supervised(chief, [], Settings())
+
+
 @pytest.mark.real_start
 @pytest.mark.usefixtures("no_process_left")
 def test_a_container_whose_account_has_no_token_ends_as_its_job_did(tmp_path: Path) -> None:
-    assert not pod_account.ACCOUNT_FOLDER.exists()
+    assert not ACCOUNT_FOLDER.exists()
     program = tmp_path / "program.py"
     program.write_text("print('done')")
     code, output, errors = processes.run(
@@ -327,5 +352,4 @@ def test_a_chief_whose_tasks_do_not_come_ends_what_the_job_holds(tmp_path: Path)
         },
     )
     assert (code, output) == (ExitCode.JOIN_TIMEOUT, "")
-    # Three workloads, and no account here that may end them.
-    assert errors.count("what the job has left keeps what it has requested: this pod has no") == 3
+    assert "what the job has left keeps what it has requested: this pod has no" in errors

@@ -429,7 +429,7 @@ def serve_cluster() -> Iterator[KubernetesCluster]:
                 self._answer(404, missing("Pod", name))
             elif below == "log":
                 self._stream(cluster.read_log(name, query))
-            elif query.get("watch") == "true":
+            elif query.get("watch") in ("true", "True"):
                 expired = int(query["resourceVersion"]) < cluster._oldest
                 if expired and cluster.expired_by_status:
                     self._answer(410, status(410, "too old resource version", "Expired"))

@@ -20,8 +20,8 @@ from helpers.waiting import wait_until
 from ropewalk.core.settings import Settings
 from ropewalk.engine.kernel_cache import candidates, choose_folder
 from ropewalk.launch.k8s.code import pack_code
-from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.names import Form
 
 pytestmark = [
     pytest.mark.scenario,

@@ -7,20 +7,18 @@ its job (``components/end-job``) may also look at these, and fails the job with 
 
 import logging
 import threading
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ...cluster.resolvers.pods import why_it_fails_for_good
 from ...cluster.roles import PS, WORKER
 from ...core.backoff import Backoff
-from ...core.errors import AccessError, NotFoundError, RopewalkError
+from ...core.errors import AccessError, RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import read_environment
 from ...core.task import TaskId
-from ...net.pod_account import ACCOUNT_FOLDER, PodAccount
+from ...net.kubernetes.api import KubernetesApi
 from ...server.chief.servicer import LockedJob
-from .own_job import HOLDS, chief_account, failure_of, path_of_own_job
+from .own_job import HOLDS, chief_api, ends_its_job, failure_of
 
 log = logging.getLogger(__name__)
 
@@ -28,22 +26,18 @@ _FIRST_LOOK_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _MOST = 16  # pods that are asked for in one look
 
 
-def failed_peers(
-    locked_job: LockedJob, job: str, *, asks_ps: bool, folder: Path = ACCOUNT_FOLDER
-) -> "FailedPeers | None":
+def failed_peers(locked_job: LockedJob, job: str, *, asks_ps: bool) -> "FailedPeers | None":
     """Make what looks at the tasks that do not join; None: this chief may not.
 
     Args:
         locked_job: The job.
         job: Name of the job, with which the names of its workloads begin.
         asks_ps: Whether the job cannot go on without a ps that has not joined.
-        folder: Folder of the pod's account.
     """
-    found = chief_account(folder)
-    if found is None:
+    if not ends_its_job():
         return None
     by_pods = bool(read_environment(HOLDS))
-    return FailedPeers(locked_job, *found, job, asks_ps=asks_ps, by_pods=by_pods)
+    return FailedPeers(locked_job, chief_api, job, asks_ps=asks_ps, by_pods=by_pods)
 
 
 class FailedPeers:
@@ -51,8 +45,8 @@ class FailedPeers:
 
     Args:
         locked_job: The job.
-        account: Reads the pods of the ps and the Job of the workers.
-        namespace: Where they are.
+        connect: Gives the API, with the pods of the ps and the Job of the workers; called at the
+            first look.
         job: Name of the job.
         asks_ps: Whether the job cannot go on without a ps that has not joined.
         by_pods: Whether the pods of workers have names by which they can be looked at, too.
@@ -62,8 +56,7 @@ class FailedPeers:
     def __init__(
         self,
         locked_job: LockedJob,
-        account: PodAccount,
-        namespace: str,
+        connect: Callable[[], KubernetesApi],
         job: str,
         *,
         asks_ps: bool,
@@ -71,8 +64,8 @@ class FailedPeers:
         first_look_s: float = _FIRST_LOOK_S,
     ) -> None:
         self._locked_job = locked_job
-        self._account = account
-        self._namespace = namespace
+        self._connect = connect
+        self._api: KubernetesApi | None = None
         self._job = job
         self._asks_ps = asks_ps
         self._by_pods = by_pods
@@ -104,7 +97,8 @@ class FailedPeers:
         if not named and not workers:
             return False
         try:
-            why = self._why_one_failed(named) or (workers and self._why_workers_failed())
+            api = self._api = self._api or self._connect()
+            why = self._why_one_failed(api, named) or (workers and self._why_workers_failed(api))
         except AccessError as error:
             log.debug("whether tasks that do not join have failed is not known: %s", error)
             return False
@@ -118,27 +112,19 @@ class FailedPeers:
         log.error("the job has failed: %s", why)
         return False
 
-    def _why_one_failed(self, tasks: Sequence[TaskId]) -> str:
+    def _why_one_failed(self, api: KubernetesApi, tasks: Sequence[TaskId]) -> str:
         """Write the sentence about the first task whose pod is known to fail; empty: none is."""
         at = self._next % len(tasks) if tasks else 0
         self._next = at + _MOST
         for task in [*tasks[at:], *tasks[:at]][:_MOST]:
             name = f"{self._job}-{task.type}-{task.index}"
-            pod = self._read(f"/api/v1/namespaces/{self._namespace}/pods/{name}")
+            pod = api.get("Pod", name) or {}
             if why := why_it_fails_for_good(pod.get("status") or {}):
                 return f"{task} fails whenever it is started: {why}"
         return ""
 
-    def _why_workers_failed(self) -> str:
+    def _why_workers_failed(self, api: KubernetesApi) -> str:
         """Write the sentence about the Job of the workers; empty: it has not failed."""
-        path = path_of_own_job(self._job, WORKER, self._namespace)
-        why = failure_of(self._read(path))
         name = f"{self._job}-{WORKER}"
+        why = failure_of(api.get("Job", name) or {})
         return f"the Job {name} has failed, and makes no worker any more: {why}" if why else ""
-
-    def _read(self, path: str) -> Any:
-        """Read an object; empty if there is none (yet)."""
-        try:
-            return self._account.read(path)
-        except NotFoundError:
-            return {}

@@ -9,9 +9,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import NotFoundError, RopewalkError
+from ...core.errors import RopewalkError
 from ...core.settings import read_environment
-from ...net.pod_account import ACCOUNT_FOLDER, PodAccount, cluster_url
+from ...net.kubernetes.api import KubernetesApi, connect_task
+from ...net.kubernetes.requests import ACCOUNT_FOLDER, is_in_pod
 
 log = logging.getLogger(__name__)
 
@@ -23,29 +24,26 @@ HOLDS = "ROPEWALK_HOLDS"
 stay when their part is over."""
 
 
-def chief_account(folder: Path = ACCOUNT_FOLDER) -> tuple[PodAccount, str] | None:
-    """Find the account of a chief that ends what is left of its job, and its namespace; None: this
-    process has none.
+CHIEFS_MANAGER = "ropewalk-chief"
+"""Field manager of what a chief writes."""
+
+
+def ends_its_job() -> bool:
+    """Whether this process is of a chief that ends what is left of its job."""
+    return bool(read_environment(ENDS_JOB)) and is_in_pod()
+
+
+def chief_api(folder: Path = ACCOUNT_FOLDER) -> KubernetesApi:
+    """The API as the account of a chief's pod may use it. The client is loaded here.
 
     Args:
-        folder: Folder of the pod's account.
+        folder: Folder of the account.
+
+    Raises:
+        MissingExtraError: The client of Kubernetes is not installed.
+        AccessError: The pod has no account.
     """
-    namespace, url = read_environment("POD_NAMESPACE"), cluster_url()
-    if not (read_environment(ENDS_JOB) and namespace and url):
-        return None
-    return PodAccount(url, folder), namespace
-
-
-def path_of_own_job(job: str, role: str, namespace: str) -> str:
-    """Write the path of the API where the Job of a role is, or the StatefulSet in its place.
-
-    Args:
-        job: Name of the job.
-        role: The role.
-        namespace: Namespace of the job.
-    """
-    group, kinds = ("apps", "statefulsets") if read_environment(HOLDS) else ("batch", "jobs")
-    return f"/apis/{group}/v1/namespaces/{namespace}/{kinds}/{job}-{role}"
+    return connect_task(CHIEFS_MANAGER, folder)
 
 
 def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str | None:
@@ -56,18 +54,14 @@ def why_none_follows(job: str, role: str, folder: Path = ACCOUNT_FOLDER) -> str 
         role: Role of the task that leads it.
         folder: Folder of the pod's account.
     """
-    found = chief_account(folder)
-    if found is None:
+    if not ends_its_job():
         return None
-    account, namespace = found
     try:
-        own = account.read(path_of_own_job(job, role, namespace))
-    except NotFoundError:
-        return f"its {_maker()} was deleted"
+        own = chief_api(folder).get(maker(), f"{job}-{role}")
     except RopewalkError as error:
         log.warning("whether another chief follows is not known: %s", error)
         return None
-    return why_job_ends(own)
+    return f"its {maker()} was deleted" if own is None else why_job_ends(own)
 
 
 def why_job_ends(job: Any) -> str:
@@ -78,7 +72,7 @@ def why_job_ends(job: Any) -> str:
     """
     spec = job.get("spec") or {}
     if job["metadata"].get("deletionTimestamp"):
-        return f"its {_maker()} is being deleted"
+        return f"its {maker()} is being deleted"
     if spec.get("suspend"):
         return "its Job is suspended"
     if spec.get("replicas") == 0:
@@ -86,7 +80,8 @@ def why_job_ends(job: Any) -> str:
     return "its Job has failed, or its deadline is over" if has_failed(job) else ""
 
 
-def _maker() -> str:
+def maker() -> str:
+    """Kind of what makes the pods of chief and workers."""
     return "StatefulSet" if read_environment(HOLDS) else "Job"
 
 

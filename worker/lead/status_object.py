@@ -23,15 +23,16 @@ from ...cluster.job.status_object import (
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import environment_variables
-from ...net.pod_account import PodAccount, cluster_url
+from ...net.kubernetes.api import KubernetesApi
+from ...net.kubernetes.requests import is_in_pod
 from ...server.chief.servicer import LockedJob
+from .own_job import chief_api
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 _END_S = 8.0  # how long the end of a chief may wait for the last writes
-_MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class StatusTarget:
     """Where the state is written.
 
     Attributes:
-        namespace: Namespace of the pod.
         name: Name of the ConfigMap.
         job: Name of the Kubernetes Job that the events are about; empty: of no Job, so the
             ConfigMap has them.
@@ -47,7 +47,6 @@ class StatusTarget:
         pod: Name of this pod.
     """
 
-    namespace: str
     name: str
     job: str = ""
     uid: str = ""
@@ -57,11 +56,10 @@ class StatusTarget:
 def status_target() -> StatusTarget | None:
     """Find where this pod is told to write; None: nowhere."""
     said = environment_variables()
-    name, namespace = said.get("ROPEWALK_STATUS_OBJECT"), said.get("POD_NAMESPACE")
-    if not name or not namespace:
+    name = said.get("ROPEWALK_STATUS_OBJECT")
+    if not name:
         return None
     return StatusTarget(
-        namespace,
         name,
         said.get("ROPEWALK_STATUS_JOB", ""),
         said.get("ROPEWALK_STATUS_JOB_UID", ""),
@@ -71,10 +69,10 @@ def status_target() -> StatusTarget | None:
 
 def status_writer(locked_job: LockedJob) -> "StatusWriter | None":
     """Make the writer of a chief that is told to write its job's state; None: it is not."""
-    target, url = status_target(), cluster_url()
-    if target is None or not url:
+    target = status_target()
+    if target is None or not is_in_pod():
         return None
-    return StatusWriter(locked_job, PodAccount(url), target)
+    return StatusWriter(locked_job, chief_api, target)
 
 
 class StatusWriter:
@@ -82,7 +80,7 @@ class StatusWriter:
 
     Args:
         locked_job: The job.
-        account: Sends the requests.
+        connect: Gives the API; called when something is to be written.
         target: Where to.
         look_s: Time between looks at the job. Unit: seconds.
         now: The time of day.
@@ -91,13 +89,14 @@ class StatusWriter:
     def __init__(
         self,
         locked_job: LockedJob,
-        account: PodAccount,
+        connect: Callable[[], KubernetesApi],
         target: StatusTarget,
         look_s: float = _LOOK_S,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._locked_job = locked_job
-        self._account = account
+        self._connect = connect
+        self._api: KubernetesApi | None = None
         self._target = target
         self._look_s = look_s
         self._now = now
@@ -140,24 +139,23 @@ class StatusWriter:
             self._failures = 0
 
     def _write(self, view: JobSnapshot) -> None:
+        api = self._api = self._api or self._connect()
         target, moment = self._target, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        path = f"/api/v1/namespaces/{target.namespace}/configmaps/{target.name}"
-        body = {"data": record_of(self._written, view, moment)}
-        self._account.send("PATCH", f"{path}?fieldManager=ropewalk-chief", body, _MERGE)
+        api.patch("ConfigMap", target.name, {"data": record_of(self._written, view, moment)})
         before, self._written = self._written, view
         for event in events_between(before, view):
-            events = f"/api/v1/namespaces/{target.namespace}/events"
-            self._account.send(
-                "POST", events, event_object(event, target, moment), "application/json"
-            )
+            api.create("Event", event_object(event, target, api.namespace, moment))
 
 
-def event_object(event: JobEvent, target: StatusTarget, moment: str) -> dict[str, Any]:
+def event_object(
+    event: JobEvent, target: StatusTarget, namespace: str, moment: str
+) -> dict[str, Any]:
     """Make an Event of Kubernetes about the chief's Job, or about the ConfigMap.
 
     Args:
         event: Event of the job.
         target: Where the job's state is written.
+        namespace: Namespace of that.
         moment: The time of day, RFC 3339.
     """
     about = (
@@ -168,8 +166,8 @@ def event_object(event: JobEvent, target: StatusTarget, moment: str) -> dict[str
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{target.name}-", "namespace": target.namespace},
-        "involvedObject": {**about, "namespace": target.namespace},
+        "metadata": {"generateName": f"{target.name}-", "namespace": namespace},
+        "involvedObject": {**about, "namespace": namespace},
         "type": "Warning" if event.is_warning else "Normal",
         "reason": event.reason,
         "message": event.message,

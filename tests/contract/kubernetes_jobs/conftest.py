@@ -10,7 +10,7 @@ from helpers.connected_api import connected
 from helpers.kubernetes_api import use_kubeconfig
 from helpers.kubernetes_cluster import KubernetesCluster, serve_cluster
 from ropewalk.launch import cli
-from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ from ropewalk.core.errors import ConfigurationError, IncompatibleError, NotFound
 from ropewalk.launch.job.gang_part import Gang
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.code import PART_BYTES, pack_code
-from ropewalk.launch.k8s.kinds import KINDS
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.observing import observe
 from ropewalk.launch.k8s.preflight import warnings
 from ropewalk.launch.k8s.removal import delete_all
+from ropewalk.net.kubernetes.api import KINDS, KubernetesApi
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("etcd and kube-apiserver")]

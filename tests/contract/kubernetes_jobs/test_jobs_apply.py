@@ -19,10 +19,10 @@ from ropewalk.core.errors import (
     PeerLostError,
 )
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.observing import observe
 from ropewalk.launch.k8s.status_view import headline
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def test_a_job_is_applied_by_one_manager_and_can_be_applied_again(

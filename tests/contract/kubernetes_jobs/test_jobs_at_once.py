@@ -14,13 +14,12 @@ from ropewalk.core.errors import ConfigurationError
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.job.reading import read_job
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.form import Form
-from ropewalk.launch.k8s.kinds import Done
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import observe, read_scale
-from ropewalk.launch.k8s.removal import delete_all
-from ropewalk.launch.k8s.scaling import documents_to_apply
+from ropewalk.launch.k8s.names import Form
+from ropewalk.launch.k8s.observing import observe
+from ropewalk.launch.k8s.removal import Done, delete_all
+from ropewalk.launch.k8s.scaling import documents_to_apply, read_scale
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"

@@ -13,11 +13,11 @@ from ropewalk.core.errors import ConfigurationError
 from ropewalk.launch.job.gang_part import Gang
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.names import Form
+from ropewalk.launch.k8s.observing import observe
 from ropewalk.launch.k8s.status_view import headline
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def with_gang(gang: Gang) -> JobFile:

@@ -13,13 +13,10 @@ from helpers.kubernetes_cluster import KubernetesCluster, Log, Refused
 from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
 from ropewalk.core.errors import RopewalkError
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.log_following import LogFollower, read_logs
 from ropewalk.launch.k8s.log_lines import LogCursor
-from ropewalk.launch.k8s.operations import (
-    observe,
-)
-from ropewalk.launch.k8s.pod_log import Said
+from ropewalk.launch.k8s.logs import LogFollower, Said, read_logs
+from ropewalk.launch.k8s.observing import observe
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def stamp(number: int) -> str:

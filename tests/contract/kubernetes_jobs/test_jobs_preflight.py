@@ -9,9 +9,9 @@ from helpers.job_objects import DIGITS, digits, started
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
 from ropewalk.launch.job.parts import Security
-from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.manifests import manifests
 from ropewalk.launch.k8s.preflight import needed, warnings
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def quota(hard: dict[str, str], used: dict[str, str], **spec: object) -> Listed:

@@ -21,7 +21,7 @@ from ropewalk.core.errors import (
     RopewalkError,
 )
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
 
@@ -239,7 +239,7 @@ def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
 def test_long_lists_come_in_pages(
     cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropewalk.launch.k8s.client._PAGE", 2)
+    monkeypatch.setattr("ropewalk.net.kubernetes.api._PAGE", 2)
     for index in range(5):
         cluster.put("Pod", task_pod("worker", index, ready()))
     assert len(api.list_all("Pod", SELECTOR).items) == 5

@@ -15,15 +15,14 @@ from helpers.manifests import BUILT, K8S, build
 from ropewalk.launch.job.gang_part import Gang
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.form import Form
-from ropewalk.launch.k8s.listing import list_jobs
-from ropewalk.launch.k8s.log_following import read_logs
+from ropewalk.launch.k8s.logs import read_logs
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import observe
+from ropewalk.launch.k8s.names import Form
+from ropewalk.launch.k8s.observing import list_jobs, observe
 from ropewalk.launch.k8s.preflight import warnings
 from ropewalk.launch.k8s.removal import delete_all
-from ropewalk.launch.k8s.watching import ObjectFollower
+from ropewalk.net.kubernetes.api import KubernetesApi
+from ropewalk.net.kubernetes.watching import ObjectFollower
 
 pytest.importorskip("kubernetes")
 

@@ -17,14 +17,10 @@ from ropewalk.core.errors import (
     PeerLostError,
 )
 from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.operations import (
-    read_ps_scale,
-    read_scale,
-    scale,
-)
 from ropewalk.launch.k8s.removal import delete_all
+from ropewalk.launch.k8s.scaling import read_ps_scale, read_scale, scale
+from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 class Controller:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from click.testing import Result
 
 import ropewalk as rw
+from helpers.certificates import issued, write
+from helpers.connected_api import connected
 from helpers.job_objects import digits, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
@@ -20,15 +23,14 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.client import KubernetesApi
 from ropewalk.launch.k8s.manifests import manifests
 from ropewalk.launch.k8s.status_objects import check_rendered
-from ropewalk.net.pod_account import PodAccount
+from ropewalk.net.kubernetes.api import KubernetesApi, connect_task
 from ropewalk.server.chief.servicer import LockedJob, new_chief
 from ropewalk.worker.lead.status_object import StatusTarget, StatusWriter, status_target
 
 CHIEF, WORKER = TaskId("chief", 0), TaskId("worker", 1)
-TARGET = StatusTarget("train", "digits-status", "digits-chief", "uid-1", "digits-chief-0-x7k2p")
+TARGET = StatusTarget("digits-status", "digits-chief", "uid-1", "digits-chief-0-x7k2p")
 
 
 def with_state() -> JobFile:
@@ -45,17 +47,13 @@ class Writing:
 
 
 @pytest.fixture
-def account(tmp_path: Path) -> Path:
-    (tmp_path / "token").write_text("a-token\n")
-    return tmp_path
-
-
-@pytest.fixture
-def writing(cluster: KubernetesCluster, account: Path) -> Writing:
+def writing(cluster: KubernetesCluster) -> Writing:
     cluster.put("ConfigMap", {"metadata": {"name": "digits-status"}})
     expected = [(CHIEF, ""), (WORKER, "")]
     locked_job, _ = new_chief(CHIEF, expected, Settings(insecure=True), "digits")
-    writer = StatusWriter(locked_job, PodAccount(cluster.url, account), TARGET, look_s=0.01)
+    writer = StatusWriter(
+        locked_job, partial(connected, cluster, is_task=True), TARGET, look_s=0.01
+    )
     return Writing(locked_job, writer)
 
 
@@ -110,13 +108,19 @@ def test_an_api_that_refuses_is_logged_once_and_disturbs_nothing(
 
 
 def test_a_pod_without_an_account_or_an_api_ends_in_time(
-    writing: Writing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    writing: Writing,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for account in (
-        PodAccount("http://127.0.0.1:1", tmp_path),
-        PodAccount("http://127.0.0.1:1", tmp_path / "none"),
-    ):
-        writer = StatusWriter(writing.locked_job, account, TARGET, look_s=0.01)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    account = tmp_path / "account"
+    write(account, issued())
+    (account / "token").write_text("a-token\n")
+    for folder in (account, tmp_path / "none"):
+        connect = partial(connect_task, folder=folder)
+        writer = StatusWriter(writing.locked_job, connect, TARGET, look_s=0.01)
         writer.start()
         began = time.monotonic()
         writer.stop()
@@ -125,13 +129,13 @@ def test_a_pod_without_an_account_or_an_api_ends_in_time(
 
 
 def test_the_state_of_a_job_that_was_trained_is_done(
-    cluster: KubernetesCluster, account: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.put("ConfigMap", {"metadata": {"name": "digits-status"}})
     monkeypatch.setenv("ROPEWALK_STATUS_OBJECT", "digits-status")
 
     def writer(locked_job: LockedJob) -> StatusWriter:
-        return StatusWriter(locked_job, PodAccount(cluster.url, account), TARGET, look_s=0.05)
+        return StatusWriter(locked_job, partial(connected, cluster), TARGET, look_s=0.05)
 
     monkeypatch.setattr("ropewalk.worker.lead.status_object.status_writer", writer)
 
@@ -175,7 +179,7 @@ def test_only_a_pod_that_is_told_to_writes(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ROPEWALK_STATUS_OBJECT", "digits-status")
     found = status_target()
     assert found is not None
-    assert (found.namespace, found.name) == ("train", "digits-status")
+    assert found.name == "digits-status"
 
 
 def test_the_account_of_a_chief_may_change_one_object_and_make_events() -> None:

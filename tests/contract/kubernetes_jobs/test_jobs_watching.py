@@ -13,8 +13,8 @@ from helpers.waiting import wait_until
 from ropewalk.core.errors import (
     PeerLostError,
 )
-from ropewalk.launch.k8s.client import KubernetesApi
-from ropewalk.launch.k8s.watching import ObjectFollower
+from ropewalk.net.kubernetes.api import KubernetesApi
+from ropewalk.net.kubernetes.watching import ObjectFollower
 
 
 class Seen:

@@ -112,7 +112,7 @@ def test_lock_files_have_hashes_and_what_the_package_needs(lock: Path) -> None:
         return
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["security"]]
+    needed = [*project["dependencies"], *extras["k8s"], *extras["security"]]
     if "digits" in lock.stem:
         needed += extras["examples"]
     if "gpu" in lock.stem:

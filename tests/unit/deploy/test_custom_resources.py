@@ -15,8 +15,8 @@ from helpers.job_objects import digits
 from helpers.late import Late
 from helpers.manifests import Manifest
 from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.names import Form
 
 models = Late("kubeflow_trainer_api.models")
 MODELS = {

@@ -16,9 +16,9 @@ from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.job.reading import parse_job
 from ropewalk.launch.job.yaml_output import dump_documents
 from ropewalk.launch.job_end import is_the_end
-from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.quantities import total_of
+from ropewalk.launch.k8s.names import Form
+from ropewalk.launch.k8s.preflight import total_of
 from ropewalk.launch.k8s.scaling import plan_scale
 from ropewalk.launch.k8s.status_objects import check_rendered
 

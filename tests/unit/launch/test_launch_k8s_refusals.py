@@ -14,10 +14,7 @@ from ropewalk.core.errors import (
     PeerLostError,
     RopewalkError,
 )
-from ropewalk.launch.k8s.explaining import error_of
-from ropewalk.launch.k8s.refusals import Refusal, no_answer, read_refusal
-from ropewalk.launch.k8s.retrying import is_tried_again
-from ropewalk.launch.k8s.where import Where
+from ropewalk.net.kubernetes.refusals import Refusal, Where, error_of, no_answer, read_refusal
 
 WHERE = Where("train", "https://10.0.0.1:6443", "there")
 
@@ -86,7 +83,7 @@ def test_a_server_that_has_answered_once_is_expected_back(
     reached: bool, elapsed_s: float, again: bool
 ) -> None:
     lost = Refusal(0, "connection refused")
-    assert is_tried_again(lost, 0, elapsed_s, reached=reached) is again
+    assert lost.is_tried_again(0, elapsed_s, reached=reached) is again
 
 
 def test_a_hint_finds_the_same_job_again() -> None:

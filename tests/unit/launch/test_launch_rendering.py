@@ -28,8 +28,8 @@ from ropewalk.core.settings import Settings
 from ropewalk.launch.job.model import JobFile
 from ropewalk.launch.job.reading import parse_job
 from ropewalk.launch.job.yaml_output import dump_documents, dump_yaml
-from ropewalk.launch.k8s.form import Form
 from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.launch.k8s.names import Form
 from ropewalk.launch.k8s.scaling import departure, documents_to_apply
 from ropewalk.launch.launchers.compose import compose_document
 from ropewalk.launch.launchers.local import LocalLauncher

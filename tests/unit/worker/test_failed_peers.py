@@ -4,17 +4,16 @@ from typing import Any, cast
 
 import pytest
 
-from ropewalk.core.errors import AccessError, NotFoundError, PeerLostError
+from ropewalk.core.errors import AccessError, PeerLostError
 from ropewalk.core.report import PsCounters
 from ropewalk.core.settings import Settings
 from ropewalk.core.states import Phase
 from ropewalk.core.task import TaskId
-from ropewalk.net.pod_account import PodAccount
+from ropewalk.net.kubernetes.api import KubernetesApi
 from ropewalk.server.chief.servicer import LockedJob, new_chief
 from ropewalk.worker.lead.failed_peers import FailedPeers
 
 CHIEF, PS0, PS1, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1), TaskId("worker", 0)
-PODS, JOBS = "/api/v1/namespaces/training/pods/", "/apis/batch/v1/namespaces/training/jobs/"
 
 
 def crashing(code: int, message: str = "", reason: str = "CrashLoopBackOff") -> dict[str, Any]:
@@ -28,16 +27,16 @@ def crashing(code: int, message: str = "", reason: str = "CrashLoopBackOff") -> 
 
 
 class Account:
-    """What the API server has, by path; an error is raised."""
+    """What the API server has, by name; an error is raised."""
 
     def __init__(self, **objects: Any) -> None:
         self.objects = objects
         self.asked: list[str] = []
 
-    def read(self, path: str) -> Any:
-        name = path.removeprefix(PODS).removeprefix(JOBS)
+    def get(self, kind: str, name: str) -> Any:
+        assert kind == ("Job" if name == "digits-worker" else "Pod")
         self.asked.append(name)
-        found = self.objects.get(name.replace("-", "_"), NotFoundError(path))
+        found = self.objects.get(name.replace("-", "_"))
         if isinstance(found, Exception):
             raise found
         return found
@@ -50,8 +49,7 @@ def looking(
     locked_job, _ = new_chief(CHIEF, expected, Settings(insecure=True), "digits")
     peers = FailedPeers(
         locked_job,
-        cast(PodAccount, account),
-        "training",
+        lambda: cast(KubernetesApi, account),
         "digits",
         asks_ps=asks_ps,
         by_pods=by_pods,
