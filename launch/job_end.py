@@ -26,7 +26,7 @@ from ..core.outside_text import parse_number
 from ..core.settings import read_environment
 from ..net.kubernetes.api import KubernetesApi
 from ..net.kubernetes.requests import ACCOUNT_FOLDER
-from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_api, ends_its_job, has_failed, maker
+from ..worker.lead.own_job import ENDS_JOB, HOLDS, chief_api, ends_its_job, failure_of, maker
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def is_last_pod(job: Any, code: int, failures: str) -> bool:
         code: Exit code of the pod's container.
         failures: Number of failed pods that this one replaces, as its annotation says.
     """
-    if has_failed(job):
+    if failure_of(job):
         return True
     limit = (job.get("spec") or {}).get("backoffLimitPerIndex")
     before = parse_number(failures, _MOST_FAILURES) or 0

@@ -1,4 +1,5 @@
-"""A pod as far as a resolver needs it, read from what the Kubernetes API lists; and why it waits.
+"""Pods as the Kubernetes API lists them: what a resolver needs of one, what its containers do, and
+why it does not run.
 
 Pure. It reads the JSON of the API, whose form is stable, and not the classes of the Python client,
 which refuse a pod that lacks a field their version requires.
@@ -112,48 +113,94 @@ def read_pod(listed: Json) -> Pod:
         owner=_text(owners[0], "kind") if owners else "",
         created=_text(metadata, "creationTimestamp"),
         leaving=bool(_text(metadata, "deletionTimestamp")),
-        why=why_not_running(status),
+        why=why_not_running(listed),
     )
 
 
-def why_not_running(status: Json) -> str:
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """One container, as the status of a pod has it.
+
+    Attributes:
+        name: Name of the container.
+        waiting: Why it waits: ``reason`` and ``message``; empty: it does not.
+        ended: How it has ended; empty: it has not.
+        ended_before: How it ended before it was started again; empty: it was not.
+        restarts: How often it was started again.
+        runs: Whether it runs, and has answered once.
+    """
+
+    name: str
+    waiting: Json
+    ended: Json
+    ended_before: Json
+    restarts: int
+    runs: bool
+
+
+def containers(pod: Json, *, with_init: bool = False) -> list[ContainerStatus]:
+    """The containers of a pod, as far as its status tells; those that only begin it come first."""
+    status = _part(pod, "status")
+    listed = _parts(status, "initContainerStatuses") if with_init else []
+    return [
+        ContainerStatus(
+            name=_text(each, "name"),
+            waiting=_part(_part(each, "state"), "waiting"),
+            ended=_part(_part(each, "state"), "terminated"),
+            ended_before=_part(_part(each, "lastState"), "terminated"),
+            restarts=int(each.get("restartCount") or 0),
+            runs=bool(each.get("started")) and "running" in _part(each, "state"),
+        )
+        for each in [*listed, *_parts(status, "containerStatuses")]
+    ]
+
+
+def condition(item: Json | None, kind: str, *, holds: bool = True) -> Json | None:
+    """A condition of an object that holds, or does not; None: it has none such."""
+    found = (
+        each
+        for each in _parts(_part(item or {}, "status"), "conditions")
+        if each.get("type") == kind and each.get("status") == str(holds)
+    )
+    return next(found, None)
+
+
+def exit_words(ended: Json) -> str:
+    """How a container ended: its own last words, where it left any, else what its code means."""
+    code, words = int(ended.get("exitCode") or 0), _text(ended, "message").strip().splitlines()
+    return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
+
+
+def why_not_running(pod: Json) -> str:
     """Find the reason in a pod's status, in its own words; empty if it has none.
 
     That of a container comes first (``ImagePullBackOff``, ``OOMKilled``), then that of scheduling,
     then the pod's own (``Evicted``).
     """
-    containers = [
-        *_parts(status, "initContainerStatuses"),
-        *_parts(status, "containerStatuses"),
-    ]
     starting = ""
-    for container in containers:
-        state, name = _part(container, "state"), f"container {_text(container, 'name')}"
-        waiting, ended = _part(state, "waiting"), _part(state, "terminated")
-        if _text(waiting, "reason") in _NORMAL:
-            starting = _text(waiting, "reason")
-        elif waiting:
-            return _said(waiting, name)
-        if ended.get("exitCode"):
-            return _said(ended, name, f"exit code {ended['exitCode']}")
-    for condition in _parts(status, "conditions"):
-        is_scheduling = _text(condition, "type") == "PodScheduled"
-        if is_scheduling and _text(condition, "status") == "False":
-            return _said(condition, "not scheduled")
+    for each in containers(pod, with_init=True):
+        name = f"container {each.name}"
+        if _text(each.waiting, "reason") in _NORMAL:
+            starting = _text(each.waiting, "reason")
+        elif each.waiting:
+            return _said(each.waiting, name)
+        if each.ended.get("exitCode"):
+            return _said(each.ended, name, f"exit code {each.ended['exitCode']}")
+    if unscheduled := condition(pod, "PodScheduled", holds=False):
+        return _said(unscheduled, "not scheduled")
+    status = _part(pod, "status")
     return _said(status, "") if _text(status, "reason") else starting
 
 
-def why_it_fails_for_good(status: Json) -> str:
+def why_it_fails_for_good(pod: Json) -> str:
     """Say why a container ends with a code that is permanent whenever the kubelet starts it; empty:
     it does not, as far as a pod's status says.
     """
-    for container in _parts(status, "containerStatuses"):
-        waiting = _part(_part(container, "state"), "waiting")
-        ended = _part(_part(container, "lastState"), "terminated")
-        code = int(ended.get("exitCode") or 0)
-        if code and not is_retryable(code) and _text(waiting, "reason") == "CrashLoopBackOff":
-            words = _text(ended, "message").strip().splitlines()
-            return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
+    for each in containers(pod):
+        code = int(each.ended_before.get("exitCode") or 0)
+        is_again = _text(each.waiting, "reason") == "CrashLoopBackOff"
+        if code and is_again and not is_retryable(code):
+            return exit_words(each.ended_before)
     return ""
 
 

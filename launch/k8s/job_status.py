@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from ...cluster.job.status_object import ENDED
-from ...cluster.resolvers.pods import read_pod
+from ...cluster.resolvers.pods import condition, read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
@@ -15,7 +15,7 @@ from ...core.task import TaskId
 from ...net.kubernetes.api import FIELD_MANAGER as OURS
 from .names import COMPONENT, ROLES, workload
 from .pod_state import DONE, FAILED, MISSING, OOM_KILLED, PodState, pod_state
-from .retries import condition, has_failed, indices, next_try, ran_out, retry_limit
+from .retries import has_failed, indices, next_try, ran_out, retry_limit
 
 Json = dict[str, Any]
 

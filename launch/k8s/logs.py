@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.resolvers.pods import read_pod
+from ...cluster.resolvers.pods import containers, read_pod
 from ...core.errors import RopewalkError, said_of
 from ...core.process.threads import new_thread
 from ...net.kubernetes.api import KubernetesApi
@@ -230,8 +230,7 @@ def container_of(pod: Json) -> str:
 
 
 def _restarts(pod: Json) -> int:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    return sum(int(each.get("restartCount", 0)) for each in statuses)
+    return sum(each.restarts for each in containers(pod))
 
 
 _MOST_LINES = 10_000  # between the readers and who prints

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...cluster.resolvers.pods import why_not_running
-from ...core.exit_codes import ExitCode, describe_exit
+from ...cluster.resolvers.pods import (
+    ContainerStatus,
+    condition,
+    containers,
+    exit_words,
+    why_not_running,
+)
+from ...core.exit_codes import ExitCode
 from .names import REPLICATED
 
 Json = dict[str, Any]
@@ -69,13 +75,15 @@ def pod_state(
         now: The time, with a zone; None: not known, and no pod counts as late.
     """
     status = pod.get("status") or {}
-    containers = status.get("containerStatuses") or []
-    restarts = sum(int(each.get("restartCount", 0)) for each in containers)
-    ended = _last_end(containers)
-    code = None if ended is None else int(ended.get("exitCode", 0))
+    found = containers(pod)
+    restarts = sum(each.restarts for each in found)
+    ended: Json = next(filter(None, (each.ended or each.ended_before for each in found)), {})
+    code = int(ended.get("exitCode", 0)) if ended else None
     phase = str(status.get("phase", "Unknown"))
-    killed = ended is not None and ended.get("reason") == OOM_KILLED
-    disrupted = _condition(status, "DisruptionTarget")
+    killed = ended.get("reason") == OOM_KILLED
+    is_ready = condition(pod, "Ready") is not None
+    disrupted = condition(pod, "DisruptionTarget")
+    end_words = exit_words(ended) if ended else _words_of_pod(status)
 
     def said(state: str, reason: str = "", remedy: str = "") -> PodState:
         return PodState(state, reason[:_LONGEST], remedy, code, restarts)
@@ -83,7 +91,7 @@ def pod_state(
     if disrupted and phase not in ("Succeeded", RUNNING):
         why = f"{disrupted.get('reason', '')}: {disrupted.get('message', '')}".strip(": ")
         return said(PREEMPTED, why, f"nothing: {retry}")
-    if killed and phase != "Succeeded" and not _is_ready(status):
+    if killed and phase != "Succeeded" and not is_ready:
         more = f"; {retry}" if phase == FAILED else ""
         return said(OOM_KILLED, _memory_words(pod), f"{_MEMORY_REMEDY}{more}")
     if until := pod.get("metadata", {}).get("deletionTimestamp"):
@@ -91,31 +99,31 @@ def pod_state(
             # Its Job keeps it until the next one is made.
             return said("Leaving", "was asked to stop, and has left", retry)
         if phase == FAILED:
-            return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
+            return said(FAILED, end_words, _exit_remedy(code, retry))
         if now is not None and (now - datetime.fromisoformat(until)).total_seconds() > _LATE_S:
             return said("Leaving", *_node_words(pod))
         return said("Leaving", "asked to stop: it saves and leaves within its grace period")
-    if phase == "Succeeded" or _have_ended_well(containers):
+    if phase == "Succeeded" or _have_ended_well(found):
         return said(DONE)
     if phase == FAILED:
-        return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
-    if phase == RUNNING and _is_ready(status):
+        return said(FAILED, end_words, _exit_remedy(code, retry))
+    if phase == RUNNING and is_ready:
         before = ""
         if killed:
             before = f"was restarted: {_memory_words(pod)}"
         elif code:
-            before = f"was restarted: {_end_words(code, ended, status)}"
+            before = f"was restarted: {end_words}"
         return said(RUNNING, before, _MEMORY_REMEDY if killed else "")
-    if code and _waits_after_end(containers):
-        return said(FAILED, _end_words(code, ended, status), _exit_remedy(code, retry))
-    if phase == RUNNING and _has_started(containers) and not _waits_for_replicas(pod):
+    if code and any(each.waiting.get("reason") == "CrashLoopBackOff" for each in found):
+        return said(FAILED, end_words, _exit_remedy(code, retry))
+    if phase == RUNNING and _runs(found) and not _waits_for_replicas(pod):
         return said(RUNNING, "its port does not answer now: its task starts again, or ends")
-    reason, remedy = _why_waiting(pod, status, list(events))
+    reason, remedy = _why_waiting(pod, list(events))
     state = "Starting" if phase == RUNNING else phase
     if state == "Starting" and not reason:
-        reason = _why_not_ready(pod, status)
+        reason = _why_not_ready(pod)
         if code:
-            reason += f"; was restarted: {_end_words(code, ended, status)}"
+            reason += f"; was restarted: {end_words}"
     return said(state, reason, remedy)
 
 
@@ -129,18 +137,10 @@ def _node_words(pod: Json) -> tuple[str, str]:
     )
 
 
-def _waits_after_end(containers: list[Json]) -> bool:
-    """Return whether the kubelet waits before it starts a container again that has ended by
-    itself.
-    """
-    waiting = [(each.get("state") or {}).get("waiting") or {} for each in containers]
-    return any(each.get("reason") == "CrashLoopBackOff" for each in waiting)
-
-
-def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]:
+def _why_waiting(pod: Json, events: list[Json]) -> tuple[str, str]:
     """Find the reason and the remedy of a pod that does not run yet."""
-    reason = why_not_running(status)
-    scheduled = _condition(status, "PodScheduled") is not None
+    reason = why_not_running(pod)
+    scheduled = condition(pod, "PodScheduled") is not None
     warnings = [
         each
         for each in events
@@ -155,30 +155,26 @@ def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]
         reason = f"{event.get('reason', '')}: {event.get('message', '')}"
     text = f"{reason} {event.get('reason', '') if event else ''}"
     if PULL_ERROR.search(text):
-        reason = _pull_words(pod, status, warnings)
+        reason = _pull_words(pod, warnings)
     remedy = next((words for pattern, words in _REMEDIES if pattern.search(text)), "")
     namespace = str(pod["metadata"].get("namespace", ""))
     return reason, remedy.replace("{where}", f" -n {namespace}" if namespace else "")
 
 
-def _why_not_ready(pod: Json, status: Json) -> str:
+def _why_not_ready(pod: Json) -> str:
     """Say why a pod that runs is not ready; a ps may answer and wait for its job's replicas."""
-    if _has_started(status.get("containerStatuses") or []) and _waits_for_replicas(pod):
+    if _runs(containers(pod)) and _waits_for_replicas(pod):
         return "it serves, and is ready once each share has its replicas again"
     return "its port does not answer yet"
 
 
-def _has_started(containers: list[Json]) -> bool:
-    """Return whether a container has answered once, and runs."""
-    return any(
-        each.get("started") and "running" in (each.get("state") or {}) for each in containers
-    )
+def _runs(found: list[ContainerStatus]) -> bool:
+    return any(each.runs for each in found)
 
 
-def _have_ended_well(containers: list[Json]) -> bool:
+def _have_ended_well(found: list[ContainerStatus]) -> bool:
     """Return whether all containers have ended with 0; the phase of their pod follows later."""
-    ends = [(each.get("state") or {}).get("terminated") for each in containers]
-    return bool(ends) and all(end is not None and end.get("exitCode") == 0 for end in ends)
+    return bool(found) and all(each.ended.get("exitCode") == 0 for each in found)
 
 
 def _waits_for_replicas(pod: Json) -> bool:
@@ -188,9 +184,9 @@ def _waits_for_replicas(pod: Json) -> bool:
     return any(each.get("service") == REPLICATED for each in asked)
 
 
-def _ended_by_itself(pod: Json, ended: Json | None) -> bool:
+def _ended_by_itself(pod: Json, ended: Json) -> bool:
     """Return whether a container of a pod that is being deleted had failed before, or for good."""
-    code, finished = (ended or {}).get("exitCode", 0), (ended or {}).get("finishedAt")
+    code, finished = ended.get("exitCode", 0), ended.get("finishedAt")
     metadata = pod["metadata"]
     if 0 < code < 128 or not finished or "deletionGracePeriodSeconds" not in metadata:
         return bool(0 < code < 128)
@@ -199,15 +195,9 @@ def _ended_by_itself(pod: Json, ended: Json | None) -> bool:
     return bool(code) and datetime.fromisoformat(finished) < asked and code != ExitCode.DRAINED
 
 
-def _pull_words(pod: Json, status: Json, warnings: list[Json]) -> str:
+def _pull_words(pod: Json, warnings: list[Json]) -> str:
     """Write the reason of a failing pull: ``ImagePullBackOff: image train:typo: not found``."""
-    waiting = [
-        (each.get("state") or {}).get("waiting") or {}
-        for each in [
-            *(status.get("initContainerStatuses") or []),
-            *(status.get("containerStatuses") or []),
-        ]
-    ]
+    waiting = [each.waiting for each in containers(pod, with_init=True)]
     failing = [each for each in waiting if PULL_ERROR.search(str(each.get("reason", "")))]
     reason = str(failing[0].get("reason")) if failing else "ErrImagePull"
     image = next(iter(pod.get("spec", {}).get("containers") or [{}])).get("image", "")
@@ -275,14 +265,8 @@ def _exit_remedy(code: int | None, retry: str) -> str:
     return retry
 
 
-def _end_words(code: int | None, ended: Json | None, status: Json) -> str:
-    """Describe how a container ended: its own last words, where it left any, else what its code
-    means.
-    """
-    if code is None:
-        return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
-    words = str((ended or {}).get("message") or "").strip().splitlines()
-    return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
+def _words_of_pod(status: Json) -> str:
+    return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
 
 
 def _memory_words(pod: Json) -> str:
@@ -292,28 +276,6 @@ def _memory_words(pod: Json) -> str:
     ]
     limit = next((text for text in limits if text), "")
     return f"it used more memory than its limit{f' of {limit}' if limit else ''}, and was killed"
-
-
-def _last_end(containers: list[Json]) -> Json | None:
-    for container in containers:
-        for when in ("state", "lastState"):
-            ended: Json | None = (container.get(when) or {}).get("terminated")
-            if ended:
-                return ended
-    return None
-
-
-def _is_ready(status: Json) -> bool:
-    return _condition(status, "Ready") is not None
-
-
-def _condition(status: Json, kind: str) -> Json | None:
-    """Find a condition that holds."""
-    for each in status.get("conditions") or []:
-        if each.get("type") == kind and each.get("status") == "True":
-            found: Json = each
-            return found
-    return None
 
 
 def pull_cause(texts: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ failed more than ``backoffLimitPerIndex`` times fails for good.
 from datetime import datetime, timedelta
 from typing import Any
 
+from ...cluster.resolvers.pods import condition, containers
 from ...core.exit_codes import ExitCode
 from ..screen.status_table import human_seconds
 
@@ -39,7 +40,7 @@ def next_try(owner: Json | None, index: int, pod: Json, now: datetime) -> str:
         return f"it is not tried again: its retries are used up ({limit})"
     if over:
         return "it is not tried again: its Job has failed"
-    if has_condition(owner, "Complete"):
+    if condition(owner, "Complete"):
         return "it is not tried again: its Job is complete"
     if spec.get("suspend"):
         return "it is tried again when its Job is no longer suspended"
@@ -71,13 +72,8 @@ def _is_ignored(pod: Json) -> bool:
     """Return whether the Job's policy does not count its end: it was disrupted, or asked to
     stop.
     """
-    status = pod.get("status") or {}
-    ends = [
-        (each.get("state") or {}).get("terminated") or {}
-        for each in status.get("containerStatuses") or []
-    ]
-    is_asked = any(each.get("exitCode") == ExitCode.DRAINED for each in ends)
-    return is_asked or has_condition(pod, "DisruptionTarget")
+    is_asked = any(each.ended.get("exitCode") == ExitCode.DRAINED for each in containers(pod))
+    return is_asked or condition(pod, "DisruptionTarget") is not None
 
 
 def _counted(pod: Json) -> int:
@@ -94,10 +90,7 @@ def _annotated(pod: Json, name: str) -> int:
 
 def _ended(pod: Json) -> datetime | None:
     """Find when the last of its containers ended."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    ends = [
-        ((each.get("state") or {}).get("terminated") or {}).get("finishedAt") for each in statuses
-    ]
+    ends = [each.ended.get("finishedAt") for each in containers(pod)]
     times = [datetime.fromisoformat(text.replace("Z", "+00:00")) for text in ends if text]
     return max(times, default=None)
 
@@ -113,21 +106,7 @@ def ran_out(failed: Json) -> bool:
 
 def has_failed(owner: Json | None) -> bool:
     """Return whether a Job has failed, or is about to, with its last pods still ending."""
-    return has_condition(owner, "Failed") or has_condition(owner, "FailureTarget")
-
-
-def has_condition(owner: Json | None, kind: str) -> bool:
-    """Return whether a condition of an object holds."""
-    return condition(owner, kind) is not None
-
-
-def condition(owner: Json | None, kind: str) -> Json | None:
-    """Find a condition that holds, of an object; None: it has none such."""
-    for each in ((owner or {}).get("status") or {}).get("conditions") or []:
-        if each.get("type") == kind and each.get("status") == "True":
-            found: Json = each
-            return found
-    return None
+    return bool(condition(owner, "Failed") or condition(owner, "FailureTarget"))
 
 
 def indices(text: str) -> set[int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.resolvers.pods import read_pod
+from ...cluster.resolvers.pods import condition, containers, read_pod
 from ...cluster.resolvers.template import parse_replicas
 from ...cluster.resolvers.template_variables import PS_SHARES, REPLICAS
 from ...cluster.roles import PS, WORKER
@@ -84,12 +84,10 @@ def plan_scale(
             f"this job is admitted as a whole, by {gang}, which counts its pods: change "
             "roles.worker.count and apply it with --replace; it resumes from its last checkpoint"
         )
-    conditions = (job.get("status") or {}).get("conditions") or []
-    for each in conditions:
-        if each.get("type") in ("Complete", "Failed") and each.get("status") == "True":
-            raise ConfigurationError(
-                f"the workers' Job has ended ({each['type']}): there is nobody to scale"
-            )
+    if ended := condition(job, "Complete") or condition(job, "Failed"):
+        raise ConfigurationError(
+            f"the workers' Job has ended ({ended['type']}): there is nobody to scale"
+        )
     now = workers_of(job)
     if then == now:
         return ScalePlan(now, then, (), (), {})
@@ -336,10 +334,12 @@ class _Waiting:
         """Take in changes of pods; returns what to tell about them."""
         told = []
         for change in changes:
-            index = _index_of(change.object)
+            index = read_pod(change.object).index
             if index is None:
                 continue
-            self._codes.setdefault(change.name, {}).update(_exit_codes(change.object))
+            codes = self._codes.setdefault(change.name, {})
+            ended = {each.name: each.ended for each in containers(change.object) if each.ended}
+            codes |= {name: int(how.get("exitCode", 0)) for name, how in ended.items()}
             pods = self._present.setdefault(index, set())
             phase = (change.object.get("status") or {}).get("phase")
             if change.gone or phase in ("Succeeded", "Failed"):
@@ -368,16 +368,3 @@ class _Waiting:
         come = [i for i in self._plan.coming if i not in self._running]
         who = ", ".join(f"{self._plan.role}:{index}" for index in stay or come)
         return f"{who} {'still there' if stay else 'do not run yet'}"
-
-
-def _index_of(pod: Json) -> int | None:
-    return read_pod(pod).index
-
-
-def _exit_codes(pod: Json) -> dict[str, int]:
-    found = {}
-    for container in (pod.get("status") or {}).get("containerStatuses") or []:
-        ended = (container.get("state") or {}).get("terminated")
-        if ended:
-            found[container["name"]] = int(ended.get("exitCode", 0))
-    return found

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from ..screen.status_table import human_seconds
+from ..screen.tables import new_table
 from .job_status import ClusterStatus, TaskLine
 from .observing import JobRow
 
@@ -31,11 +31,9 @@ def status_view(status: ClusterStatus, width: int) -> Group:
     nodes.
     """
     wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("task", "state", "age", "restarts", *(("pod", "node") if wide else ())):
-        right = name in ("age", "restarts")
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    table.add_column("reason", overflow="fold")
+    more = ("pod", "node") if wide else ()
+    names = ("task", "state", "age", "restarts", *more, "reason")
+    table = new_table(*names, right=("age", "restarts"))
     for line in status.tasks:
         style = _STYLES.get(line.state, "yellow")
         table.add_row(
@@ -66,10 +64,7 @@ def rows_json(rows: Sequence[JobRow]) -> str:
 
 def rows_view(rows: Sequence[JobRow]) -> Table:
     """Make a table, a line for each job."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("job", "phase", "running", "age", "step", "steps/s", "checkpoint"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("reason", overflow="fold")
+    table = new_table("job", "phase", "running", "age", "step", "steps/s", "checkpoint", "reason")
     for row in rows:
         progress = row.progress
         goal = f"/{progress.goal}" if progress.goal else ""

@@ -85,21 +85,15 @@ def result_table(result: LocalResult, width: int = 120) -> "Table":
     """Make a table of tasks with exit codes, steps and shards; with room for it pushes and bytes,
     too.
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from ..screen.status_table import activity
+    from ..screen.tables import new_table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     counted: Mapping[str, int] = {}
     if result.status is not None:
         counted = {"steps": 0} if width < _WIDE else _COLUMNS
-    for name in ("task", "exit", *counted, "notes"):
-        right = name == "exit" or name in counted
-        table.add_column(
-            name, justify="right" if right else "left", no_wrap=name != "notes", overflow="fold"
-        )
+    table = new_table("task", "exit", *counted, "notes", right=("exit", *counted))
     known = {item.task: item for item in result.status.tasks} if result.status is not None else {}
     for task, code in result.exits.items():
         item = known.get(task)

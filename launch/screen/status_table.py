@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from ...core.showing import counted
 from ...core.states import State
 from ...core.terminal import terminal_line
 from .numbers import ordered
+from .tables import new_table
 
 _WIDE = 110
 _TABLES = 4  # of a ps: growing tables that are shown
@@ -160,12 +160,9 @@ def status_table(status: JobStatus, width: int = 200) -> Table:
     Below 110 columns without addresses, pushes and bytes.
     """
     wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     more = ("pushes", "sent", "received") if wide else ()
-    for name in ("task", "state", "since", *(["address"] if wide else []), "steps", *more):
-        right = name in ("since", "steps", *more)
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    table.add_column("detail", overflow="fold")
+    names = ("task", "state", "since", *(["address"] if wide else []), "steps", *more, "detail")
+    table = new_table(*names, right=("since", "steps", *more))
     for item in status.tasks:
         style = _STATE_STYLES[item.state]
         # The last status is taken while the ps still serve.

@@ -7,11 +7,12 @@ from rich.table import Table
 
 from ...client.gateway.calls import JobView, NodeView
 from ...core.exit_codes import describe_exit
+from ..screen.tables import new_table
 
 
 def jobs_table(jobs: Sequence[JobView]) -> Table:
     """Make a table of all jobs, the oldest first."""
-    table = Table("job", "state", "tasks", "began", "took", "exit", "owner", "why")
+    table = new_table("job", "state", "tasks", "began", "took", "exit", "owner", "why")
     for job in jobs:
         running = sum(code is None for code in job.tasks.values())
         took_s = (job.ended or time.time()) - job.started if job.started else 0.0
@@ -41,7 +42,7 @@ def how_it_stands(job: JobView) -> str:
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """Make a table of all nodes."""
-    table = Table("node", "host", "tasks", "state")
+    table = new_table("node", "host", "tasks", "state")
     for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
         state = "lost" if node.is_lost else "there"
         table.add_row(node.task.short, node.host, str(node.running), state)
@@ -50,7 +51,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
 
 def result_table(job: JobView) -> Table:
     """Make a table of how each task of a job ended."""
-    table = Table("task", "node", "exit", "meaning")
+    table = new_table("task", "node", "exit", "meaning")
     for task, code in job.tasks.items():
         shown = "" if code is None else str(code)
         meaning = "it runs" if code is None else describe_exit(code)

@@ -119,7 +119,7 @@ class FailedPeers:
         for task in [*tasks[at:], *tasks[:at]][:_MOST]:
             name = f"{self._job}-{task.type}-{task.index}"
             pod = api.get("Pod", name) or {}
-            if why := why_it_fails_for_good(pod.get("status") or {}):
+            if why := why_it_fails_for_good(pod):
                 return f"{task} fails whenever it is started: {why}"
         return ""
 

@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from ...cluster.resolvers.pods import condition
 from ...core.errors import RopewalkError
 from ...core.settings import read_environment
 from ...net.kubernetes.api import KubernetesApi, connect_task
@@ -77,7 +78,7 @@ def why_job_ends(job: Any) -> str:
         return "its Job is suspended"
     if spec.get("replicas") == 0:
         return "its StatefulSet was scaled to none"
-    return "its Job has failed, or its deadline is over" if has_failed(job) else ""
+    return "its Job has failed, or its deadline is over" if failure_of(job) else ""
 
 
 def maker() -> str:
@@ -85,15 +86,10 @@ def maker() -> str:
     return "StatefulSet" if read_environment(HOLDS) else "Job"
 
 
-def has_failed(job: Any) -> bool:
-    """Return whether a Job has failed, or is about to: its pods are being stopped. Pure."""
-    return bool(failure_of(job))
-
-
 def failure_of(job: Any) -> str:
-    """Say why a Job has failed, in its controller's words; empty: it has not. Pure."""
-    for each in (job.get("status") or {}).get("conditions") or []:
-        if each.get("type") in ("Failed", "FailureTarget") and each.get("status") == "True":
-            words = [str(each.get(name) or "") for name in ("reason", "message")]
-            return ": ".join(filter(None, words)) or "it does not say why"
-    return ""
+    """Why a Job has failed, or is about to, in its controller's words; empty: it has not. Pure."""
+    failed = condition(job, "Failed") or condition(job, "FailureTarget")
+    if failed is None:
+        return ""
+    words = [str(failed.get(name) or "") for name in ("reason", "message")]
+    return ": ".join(filter(None, words)) or "it does not say why"
