@@ -4,11 +4,11 @@ Pure data, validated by pydantic. ``reading.py`` reads it from ``ropewalk.yaml``
 mistake is; the launchers render it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from posixpath import normpath
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
@@ -16,7 +16,9 @@ from ...core.settings import Settings
 from ...core.task import TaskId
 from .fields import DNS_LABEL, MisfitError, Part, Text, VariableName
 from .parts import KubernetesPart, Role, Security, SingleRole, SlurmPart, Storage
-from .pod_part import OWN_PATHS, PodPart
+from .pod_part import PodPart
+
+FieldPath = tuple[str | int, ...]
 
 SAID_ELSEWHERE = {
     "model_dir": "storage.model_dir",
@@ -72,6 +74,15 @@ class Roles(Part):
     )
 
 
+class _Places(dict[FieldPath, str]):
+    """Where fields are written, which is no part of what a job is: all are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Places)
+
+    __hash__ = None
+
+
 class JobFile(Part):
     """A job, as ``ropewalk.yaml`` says it."""
 
@@ -124,6 +135,25 @@ class JobFile(Part):
         default=KubernetesPart(), description="For Kubernetes alone."
     )
     slurm: SlurmPart = Field(default=SlurmPart(), description="For Slurm alone.")
+    _places: _Places = PrivateAttr(default_factory=_Places)
+
+    def set_places(self, places: Mapping[FieldPath, str]) -> None:
+        """Remember where a file says what: by the path of a field, as ``ropewalk.yaml:7:5``."""
+        self._places.update(places)
+
+    def place_of(self, roles: Sequence[str], text: str) -> str:
+        """Where the file says what an API server complains of; empty: it does not.
+
+        Args:
+            roles: Roles whose pods may be meant.
+            text: Its words, with ``spec.template.spec.tolerations[0].key`` in them.
+        """
+        found = re.search(r".*template\.spec\.(containers\[0\]\.)?(\w+)", text)
+        if found is None:
+            return ""
+        field = ("container" if found[1] else "pod", found[2])
+        paths = [*(("roles", role, "kubernetes", *field) for role in roles), ("kubernetes", *field)]
+        return next((self._places[path] for path in paths if path in self._places), "")
 
     @model_validator(mode="after")
     def _fits(self) -> "JobFile":
@@ -263,37 +293,23 @@ def _check_job(job: JobFile) -> None:
     for name, role in job.present:
         _check_variables(role.environment, "roles", name, "environment")
         plain = {**job.environment, **role.environment}
-        _check_pod(job.kubernetes, plain, "kubernetes")
-        _check_pod(role.kubernetes, plain, "roles", name, "kubernetes")
-        _check_volumes(job, name)
+        _check_pod(job, job.kubernetes, plain, "kubernetes")
+        _check_pod(job, role.kubernetes, plain, "roles", name, "kubernetes")
 
 
-def _check_pod(pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
-    """Check that variables of Secrets and ConfigMaps have no value already."""
-    for number, variable in enumerate(pod.env):
-        _check_variable(variable.name, *path, "env", number, "name")
-        if variable.name in plain:
+def _check_pod(job: JobFile, pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
+    """Whether a pod's own variables and volumes are none that the job has already."""
+    for number, name in pod.variables:
+        where: tuple[str | int, ...] = (*path, "container", "env", number, "name")
+        _check_variable(name, *where)
+        if name in plain:
+            raise MisfitError(f"environment has {name}, too; keep one", *where)
+    for number, mount in enumerate(pod.container.get("volumeMounts") or ()):
+        if job.storage.model_dir and mount.get("mountPath") == job.storage.model_dir:
             raise MisfitError(
-                f"environment has {variable.name}, too; keep one", *path, "env", number, "name"
-            )
-
-
-def _check_volumes(job: JobFile, role: str) -> None:
-    """Check that the volumes of a role have names and places of their own."""
-    of_all = len(job.kubernetes.volumes)
-    own = (*OWN_PATHS, job.storage.model_dir)
-    for field in ("name", "path"):
-        seen: set[str] = set()
-        for number, volume in enumerate(job.pod(role).volumes):
-            said = volume.name if field == "name" else normpath(volume.path)
-            if said in seen or (field == "path" and said in own):
-                where = ("kubernetes",) if number < of_all else ("roles", role, "kubernetes")
-                at = number if number < of_all else number - of_all
-                raise MisfitError(
-                    f"another volume of {role} has the {field} {said} already",
-                    *where, "volumes", at, field,
-                )  # fmt: skip
-            seen.add(said)
+                "storage.model_dir is there; choose another place",
+                *path, "container", "volumeMounts", number, "mountPath",
+            )  # fmt: skip
 
 
 def _check_variables(environment: Mapping[str, str], *path: str) -> None:

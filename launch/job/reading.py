@@ -12,14 +12,31 @@ from ...core.errors import ConfigurationError
 from ...core.files.plain_file import read_plain
 from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
+from .pod_check import misfits_of_pods
+from .pod_part import PodPart
 from .yaml_text import MOST_BYTES, Document, Path, read_yaml
 
 DEFAULT_NAME = "ropewalk.yaml"
 _SHOWN = 8
 _OF_TEXTS = (
-    "arguments", "environment", "node_selector", "labels", "annotations", "values", "setup",
+    "arguments", "environment", "labels", "annotations", "setup",
+    "nodeSelector", "matchLabels", "values", "limits", "requests",
 )  # fmt: skip
-_TEXTS = ("cpu", "memory", "ephemeral_storage", "size", "empty", "time")
+_TEXTS = ("cpu", "memory", "ephemeral_storage", "size", "time", "value", "sizeLimit")
+_MOVED = {
+    "env": "container.env",
+    "env_from": "container.envFrom",
+    "volumes": "pod.volumes, and where they are by container.volumeMounts",
+    "service_account": "pod.serviceAccountName",
+    "node_selector": "pod.nodeSelector",
+    "nodes": "pod.affinity.nodeAffinity",
+    "pods": "pod.affinity.podAffinity and podAntiAffinity",
+    "spread": "pod.topologySpreadConstraints",
+    "tolerations": "pod.tolerations",
+    "priority_class": "pod.priorityClassName",
+    "security": "pod.securityContext and container.securityContext",
+}
+"""Fields of pods that had words of our own: where Kubernetes' own ones are."""
 
 
 def read_job(path: str | FilePath) -> JobFile:
@@ -58,13 +75,17 @@ def parse_job(text: str, name: str = DEFAULT_NAME) -> JobFile:
             "example` prints a whole one"
         )
     try:
-        return JobFile.model_validate_json(json.dumps(_without_nulls(document.data)))
+        job = JobFile.model_validate_json(json.dumps(_without_nulls(document.data)))
     except ValidationError as error:
         problems = sorted(_problems(document, error))
         shown = [text for _, text in problems[:_SHOWN]]
         if len(problems) > _SHOWN:
             shown.append(f"… and {len(problems) - _SHOWN} more")
         raise ConfigurationError("\n".join(shown), file=name) from error
+    if misfits := [_told(document, path, said, of_key=True) for path, said in misfits_of_pods(job)]:
+        raise ConfigurationError("\n".join(text for _, text in sorted(misfits)), file=name)
+    job.set_places({path: f"{name}:{at.line}:{at.column}" for path, at in document.keys.items()})
+    return job
 
 
 def _is_text(path: Path) -> bool:
@@ -91,9 +112,14 @@ def _problems(document: Document, error: ValidationError) -> Iterator[tuple[tupl
         if isinstance(cause, MisfitError):
             path = (*path, *cause.path)
         is_key = is_key or problem["type"] == "extra_forbidden" or isinstance(cause, MisfitError)
-        place = document.place(path, of_key=is_key)
-        message = f"{_dotted(path)}: {_words(path, dict(problem))}"
-        yield (place.line, place.column), document.problem(place, message)
+        yield _told(document, path, _words(path, dict(problem)), of_key=is_key)
+
+
+def _told(
+    document: Document, path: Path, words: str, *, of_key: bool
+) -> tuple[tuple[int, int], str]:
+    place = document.place(path, of_key=of_key)
+    return (place.line, place.column), document.problem(place, f"{_dotted(path)}: {words}")
 
 
 def _dotted(path: Path) -> str:
@@ -120,6 +146,8 @@ def _words(path: Path, problem: dict[str, Any]) -> str:
 
 def _unknown(path: Path) -> str:
     model, name = _model_at(path[:-1]), str(path[-1])
+    if name in _MOVED and model is not None and issubclass(model, PodPart):
+        return f"pods are described in Kubernetes' own words; say it by {_MOVED[name]}"
     fields = list(model.model_fields) if model is not None else []
     if model is JobSettings:
         fields = [field for field in fields if field not in SAID_ELSEWHERE]

@@ -5,8 +5,8 @@ from typing import Any
 from .model import SAID_ELSEWHERE, JobFile
 
 _TEXTS = (
-    "arguments", "environment", "cpu", "memory", "ephemeral_storage", "node_selector", "labels",
-    "annotations", "values", "time",
+    "arguments", "environment", "cpu", "memory", "ephemeral_storage", "labels", "annotations",
+    "time",
 )  # fmt: skip
 
 

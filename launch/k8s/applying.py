@@ -18,7 +18,7 @@ from ..job.yaml_output import dump_documents
 from .code import ShippedCode
 from .job_status import Observed, is_left_over, job_status
 from .manifests import manifests
-from .names import RUNTIME_DIGEST, Form, status_object, workload
+from .names import ROLES, RUNTIME_DIGEST, Form, status_object, workload
 from .observing import observe, owners_of
 from .preflight import warnings
 from .removal import Done, remove_old_code, remove_tasks, wait_until_gone
@@ -90,7 +90,7 @@ def apply_job(
         _refuse_other_kind(documents, there, again)
         _refuse_other_runtime(api, documents, again)
     if problems := _problems(api, documents, say, force=force, anew=replace):
-        raise refused_apply(problems, api.where, again)
+        raise refused_apply(problems, api.where, again, job)
     if job.kubernetes.at_once and not replace:
         _refuse_other_pods(api, documents, there, again, force=force)
     if dry_run:
@@ -231,8 +231,10 @@ def _under_another_name(document: Json) -> Json:
     return {**document, "metadata": {**document["metadata"], "name": f"{name[:-5]}check"}}
 
 
-def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> RopewalkError:
-    """Make one sentence for objects that were refused in a dry run; ``again``: what replaces
+def refused_apply(
+    problems: Sequence[Problem], where: Where, again: str, job: JobFile
+) -> RopewalkError:
+    """One sentence for objects of a job that were refused in a dry run; ``again``: what replaces
     them.
     """
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
@@ -246,7 +248,11 @@ def refused_apply(problems: Sequence[Problem], where: Where, again: str) -> Rope
             )
         error = error_of(first.refusal, f"apply {first.kind} {first.name}", where)
         more = f" ({len(problems) - 1} more are refused)" if len(problems) > 1 else ""
-        return type(error)(f"nothing was changed{more}: {error.message}")
+        role = first.name.removeprefix(f"{job.name}-")
+        texts = [first.refusal.message, *(each.field for each in first.refusal.causes)]
+        at = job.place_of([role] if role in ROLES else ROLES, " ".join(texts))
+        place = f"{at}: " if at else ""
+        return type(error)(f"{place}nothing was changed{more}: {error.message}")
     claims = [each for each in problems if each.kind not in _WORKLOADS]
     if claims:
         first = claims[0]

@@ -1,5 +1,7 @@
 """The pod of a task: how Kubernetes spells its plan, and who may do what in it. Pure."""
 
+import copy
+from collections.abc import Collection
 from typing import Any
 
 from ...cluster.resolvers.template_variables import HOST_TEMPLATE
@@ -7,6 +9,7 @@ from ...cluster.roles import CHIEF, PS, WORKER
 from ..job.container import (
     CHECKPOINTS,
     HEALTH_PORT,
+    IMAGE_USER,
     METRICS_PORT,
     PORT,
     TLS_FOLDER,
@@ -14,9 +17,8 @@ from ..job.container import (
 )
 from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
-from ..job.pod_part import PodPart, Spread
-from . import pod_options
-from .names import Form, claim, matched, secret, service
+from ..job.pod_part import PodPart, ProbeTimes, merged
+from .names import REPLICATED, Form, claim, matched, secret, service
 
 Json = dict[str, Any]
 
@@ -25,6 +27,24 @@ WORKING_DIR = "/app"
 _JOIN_TIMEOUT_S = 600  # images are pulled and names come into DNS while the first tasks wait
 _ORPHAN_S = 900  # a Job waits ten minutes at most before it replaces a pod, which then has to start
 _STOP_DELAY_S = 5
+_STARTUP_PERIOD_S = 2
+_LIVENESS_PERIOD_S = 10
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+_POD_SECURITY: Json = {
+    "runAsNonRoot": True,
+    "runAsUser": IMAGE_USER,
+    "runAsGroup": IMAGE_USER,
+    "fsGroup": IMAGE_USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY: Json = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 _SCRAPED = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(METRICS_PORT),
@@ -35,29 +55,62 @@ _SCRAPED = {
 def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
     """Make the template from which a controller makes pods of a role."""
     plan = _plan(job, role, form)
-    pod, kubernetes = job.pod(role), job.kubernetes
+    part, kubernetes = job.pod(role), job.kubernetes
     spec: Json = {
         **_of_controller(job, role, form),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": kubernetes.grace_s,
-        "securityContext": pod_options.security_context(pod),
+        "securityContext": dict(_POD_SECURITY),
         "containers": [_container(job, role, plan, form)],
         "volumes": _volumes(job, role, plan),
     }
-    if constraints := _spread(job, role, pod, form):
-        spec["topologySpreadConstraints"] = constraints
-    if kubernetes.image_pull_secrets:
-        spec["imagePullSecrets"] = [
-            {"name": name} for name in dict.fromkeys(kubernetes.image_pull_secrets)
-        ]
-    spec |= pod_options.placement(pod, matched(job.name, role))
-    if tolerations := _tolerations(job, role, pod):
-        spec["tolerations"] = tolerations
-    metadata: Json = {"labels": {**pod.labels, **matched(job.name, role)}}
-    if annotations := {**pod.annotations, **(_SCRAPED if job.metrics else {})}:
+    if role == PS and "topologySpreadConstraints" not in part.pod:
+        spec["topologySpreadConstraints"] = [_apart(matched(job.name, role), form)]
+    if secrets := kubernetes.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(secrets)]
+    spec = _completed(merged(spec, part.pod), matched(job.name, role))
+    if job.role(role).resources.gpu and not _tolerates(spec, "nvidia.com/gpu"):
+        gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+        spec["tolerations"] = [*spec.get("tolerations", ()), gpu]
+    metadata: Json = {"labels": {**part.labels, **matched(job.name, role)}}
+    if annotations := {**part.annotations, **(_SCRAPED if job.metrics else {})}:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def _completed(spec: Json, own_labels: dict[str, str]) -> Json:
+    """A spec with what a job file leaves out: whose pods are meant, and who may read a Secret."""
+    spec = copy.deepcopy(spec)
+    affinity = spec.get("affinity") or {}
+    near = [affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity")]
+    preferred = [each for group in near for each in group.get(_PREFERRED) or ()]
+    for selecting in (
+        *(spec.get("topologySpreadConstraints") or ()),
+        *(each for group in near for each in group.get(_REQUIRED) or ()),
+        *(each.get("podAffinityTerm") or {} for each in preferred),
+    ):
+        selecting.setdefault("labelSelector", {"matchLabels": own_labels})
+    for volume in spec["volumes"]:
+        if "secret" in volume:  # root's, and readable by the pod's group
+            volume["secret"].setdefault("defaultMode", 0o440)
+    return spec
+
+
+def _apart(own_labels: dict[str, str], form: Form) -> Json:
+    """A node that goes takes one ps, where there are nodes for them."""
+    by_set = {} if form.is_one_object else {"matchLabelKeys": ["controller-revision-hash"]}
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": own_labels},
+        **by_set,
+    }
+
+
+def _tolerates(spec: Json, taint: str) -> bool:
+    return any(each.get("key") == taint for each in spec.get("tolerations") or ())
 
 
 def _of_controller(job: JobFile, role: str, form: Form) -> Json:
@@ -68,48 +121,66 @@ def _of_controller(job: JobFile, role: str, form: Form) -> Json:
     return {} if by_set else {"restartPolicy": "Never", "subdomain": service(job.name)}
 
 
-def _spread(job: JobFile, role: str, pod: PodPart, form: Form) -> list[Json]:
-    """Spread the pods so that a node that goes takes one ps, where there are nodes for them; or as
-    the job file says.
-    """
-    own = matched(job.name, role)
-    if pod.spread or role != PS:
-        return pod_options.spread(pod.spread, own)
-    [constraint] = pod_options.spread([Spread()], own)
-    if form.is_one_object:
-        return [constraint]
-    return [{**constraint, "matchLabelKeys": ["controller-revision-hash"]}]
-
-
 def _container(job: JobFile, role: str, plan: TaskPlan, form: Form) -> Json:
-    command = [*plan.command]
-    pod = job.pod(role)
-    sources = pod_options.variable_sources(pod)
+    command, part = [*plan.command], job.pod(role)
     container: Json = {
         "name": form.container,
         "image": job.image,
         "command": command[:2],
         **({"args": [_literal(word) for word in command[2:]]} if command[2:] else {}),
         "workingDir": WORKING_DIR,
-        **({"envFrom": sources} if sources else {}),
-        "env": _environment(plan, pod),
+        "env": _environment(plan, {name for _, name in part.variables}),
         "ports": [
             {"name": "grpc", "containerPort": PORT},
             {"name": "health", "containerPort": HEALTH_PORT},
             *([{"name": "metrics", "containerPort": METRICS_PORT}] if job.metrics else []),
         ],
         "resources": _resources(plan),
-        **pod_options.probes(pod, waits_for_replicas=role == PS and job.settings.ps_replicas > 1),
+        **_probes(part, waits_for_replicas=role == PS and job.settings.ps_replicas > 1),
         # The task writes why it ended; if it could not, the end of its log is shown.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # It works on until proxies and port-forwards have heard that it goes; then SIGTERM.
         "lifecycle": {"preStop": {"sleep": {"seconds": stop_delay_s(job.kubernetes.grace_s)}}},
-        "securityContext": pod_options.container_security(pod),
+        "securityContext": dict(_CONTAINER_SECURITY),
         "volumeMounts": _mounts(job, role, plan),
     }
     if job.kubernetes.image_pull_policy:
         container["imagePullPolicy"] = job.kubernetes.image_pull_policy
-    return container
+    return merged(container, part.container)
+
+
+def _probes(part: PodPart, *, waits_for_replicas: bool = False) -> Json:
+    """Set how the kubelet asks a task. Ready means that it answers, not that the others are there.
+
+    Args:
+        part: What the job file says of the pods of a role.
+        waits_for_replicas: It is a ps, which is ready once each share has its replicas: only then
+            the next one may be stopped, by a StatefulSet that rolls or by an eviction.
+    """
+    times = part.probes or ProbeTimes()
+    return {
+        "startupProbe": {
+            **_asks("startup"),
+            "periodSeconds": _STARTUP_PERIOD_S,
+            "failureThreshold": times.startup_s // _STARTUP_PERIOD_S,
+        },
+        "readinessProbe": {
+            **_asks(REPLICATED if waits_for_replicas else "readiness"),
+            "periodSeconds": times.readiness_s,
+            "timeoutSeconds": 5,
+        },
+        # The kernel accepts it, so a task that computes for long is not killed for it.
+        "livenessProbe": {
+            "tcpSocket": {"port": "health"},
+            "periodSeconds": _LIVENESS_PERIOD_S,
+            "timeoutSeconds": 5,
+            "failureThreshold": times.liveness_s // _LIVENESS_PERIOD_S,
+        },
+    }
+
+
+def _asks(what: str) -> Json:
+    return {"grpc": {"port": HEALTH_PORT, "service": what}}
 
 
 def stop_delay_s(grace_s: int) -> int:
@@ -151,10 +222,10 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
     return plan_task(job, role, place, KUBERNETES)
 
 
-def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
-    """Set what only Kubernetes knows of a pod, the variables of the plan, and those of Secrets."""
-    referred = pod_options.variables(pod)
-    named = {each["name"] for each in referred}  # each name once: HOME, for instance
+def _environment(plan: TaskPlan, others: Collection[str]) -> list[Json]:
+    """What only Kubernetes knows of a pod, and the variables of the plan but for ``others``, which
+    the job file says: HOME, for instance.
+    """
 
     def field(path: str) -> Json:
         return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -167,9 +238,8 @@ def _environment(plan: TaskPlan, pod: PodPart) -> list[Json]:
         *(
             {"name": name, "value": text if name == HOST_TEMPLATE else _literal(text)}
             for name, text in plan.environment.items()
-            if name not in named
+            if name not in others
         ),
-        *referred,
     ]
 
 
@@ -196,7 +266,7 @@ def _volumes(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
         {"name": kind, "secret": {"secretName": secret(job, role, kind), "defaultMode": 0o440}}
         for kind in plan.credentials
     ]
-    return volumes + pod_options.volumes(job.pod(role))
+    return volumes
 
 
 def _mounts(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
@@ -211,14 +281,4 @@ def _mounts(job: JobFile, role: str, plan: TaskPlan) -> list[Json]:
     mounts += [
         {"name": kind, "mountPath": folders[kind], "readOnly": True} for kind in plan.credentials
     ]
-    return mounts + pod_options.mounts(job.pod(role))
-
-
-def _tolerations(job: JobFile, role: str, pod: PodPart) -> list[Json]:
-    said = [
-        {key: value for key, value in each.model_dump().items() if value}
-        for each in pod.tolerations
-    ]
-    if job.role(role).resources.gpu and not any(t.get("key") == "nvidia.com/gpu" for t in said):
-        said.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
-    return said
+    return mounts

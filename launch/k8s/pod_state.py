@@ -231,7 +231,7 @@ _REMEDIES = [
     (
         re.compile(r"Multi-Attach|FailedAttachVolume"),
         "its volume is at another node: storage.access ReadWriteMany, or a URL as "
-        "storage.model_dir; or all pods on one node (kubernetes.node_selector)",
+        "storage.model_dir; or all pods on one node (kubernetes.pod.nodeSelector)",
     ),
     (
         re.compile(r'secret "[^"]*" not found|in Secret |secret key'),
@@ -251,7 +251,7 @@ _REMEDIES = [
     (re.compile(r"runAsNonRoot"), "the image must run as a user that is not root"),
     (
         re.compile(r"taint|node affinity/selector"),
-        "kubernetes.tolerations or kubernetes.node_selector may be missing",
+        "kubernetes.pod.tolerations or kubernetes.pod.nodeSelector may be missing",
     ),
     (re.compile(r"Unschedulable|FailedScheduling"), "`kubectl describe nodes` shows what is free"),
 ]

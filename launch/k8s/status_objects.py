@@ -33,7 +33,9 @@ def account_objects(job: JobFile, form: Form) -> list[Json]:
         return []
     leader = workload(job.name, job.leader.type)
     # One that the job file names is there already, and gets the rights beside its own.
-    return _objects(job, form, leader, job.pod(job.leader.type).service_account)
+    return _objects(
+        job, form, leader, str(job.pod(job.leader.type).pod.get("serviceAccountName") or "")
+    )
 
 
 def _ends_job(job: JobFile, form: Form) -> str:

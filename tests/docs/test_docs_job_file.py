@@ -17,9 +17,7 @@ from ropewalk.launch.job.reading import parse_job
 from ropewalk.launch.k8s.manifests import manifests
 
 MODELS = [
-    JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ReferredVariable, pod_part.VariableSource,
-    pod_part.Volume, pod_part.NodeRule, pod_part.PodRule, pod_part.Spread, pod_part.Toleration,
-    pod_part.PodSecurity, pod_part.ProbeTimes, Gang,
+    JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ProbeTimes, Gang,
 ]  # fmt: skip
 PAGE = (ROOT / "docs" / "job-file.md").read_text()
 
@@ -28,8 +26,8 @@ def test_the_file_of_the_page_is_that_of_the_example() -> None:
     block, pods = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     assert parse_job(block) == digits()
     job = parse_job(f"name: a\nimage: b\nprogram: c.py\n{pods}")
-    assert {each.name for each in job.pod("worker").volumes} == {"data", "scratch"}
-    assert {each.name for each in job.pod("ps").volumes} == {"data"}
+    assert {each["name"] for each in job.pod("worker").pod["volumes"]} == {"data", "scratch"}
+    assert {each["name"] for each in job.pod("ps").pod["volumes"]} == {"data"}
     assert [each["kind"] for each in manifests(job)].count("Job") == 2
 
 

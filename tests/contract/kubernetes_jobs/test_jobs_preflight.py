@@ -191,7 +191,7 @@ def with_part(**changes: object) -> list[Listed]:
 def test_a_priority_class_that_is_not_there_is_said_before_pods_are_missing(
     cluster: KubernetesCluster, api: KubernetesApi
 ) -> None:
-    documents = with_part(priority_class="high")
+    documents = with_part(pod={"priorityClassName": "high"})
     said = warnings(api, documents)
     assert said == [
         f"pods of digits-{role} will not be admitted: no PriorityClass with name high was found"
@@ -212,7 +212,8 @@ def test_a_runtime_class_that_kustomize_has_added_is_looked_for(api: KubernetesA
 def test_an_account_and_pull_secrets_that_are_missing_are_named_once(
     cluster: KubernetesCluster, api: KubernetesApi
 ) -> None:
-    documents = with_part(service_account="robot", image_pull_secrets=["registry"], end_job=True)
+    pod = {"serviceAccountName": "robot"}
+    documents = with_part(pod=pod, image_pull_secrets=["registry"], end_job=True)
     said = warnings(api, documents)
     assert [each.partition(" in namespace")[0] for each in said] == [
         "there is no Secret registry",

@@ -252,7 +252,7 @@ def test_a_chief_that_ends_its_job_may_do_that_and_nothing_else() -> None:
 
 
 def test_an_account_that_is_named_gets_the_rights_and_is_not_made() -> None:
-    part = with_state().kubernetes.model_copy(update={"service_account": "trainer"})
+    part = with_state().kubernetes.model_copy(update={"pod": {"serviceAccountName": "trainer"}})
     made = manifests(with_state().model_copy(update={"kubernetes": part}))
     assert [each["kind"] for each in made[:3]] == ["ConfigMap", "Role", "RoleBinding"]
     assert made[2]["subjects"][0]["name"] == "trainer"

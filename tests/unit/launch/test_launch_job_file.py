@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def refused(text: str) -> list[str]:
 def changed(before: str, after: str) -> str:
     assert before in WHOLE
     return WHOLE.replace(before, after)
+
+
+def with_pod(fields: str) -> str:
+    return f"{WHOLE}kubernetes: {{pod: {{{fields}}}}}\n"
+
+
+def with_container(fields: str) -> str:
+    return f"{WHOLE}kubernetes: {{container: {{{fields}}}}}\n"
 
 
 def test_a_job_file_is_a_job() -> None:
@@ -123,47 +132,55 @@ def test_the_examples_are_jobs() -> None:
         (WHOLE + "storage: {model_dir: models}\n", "13:11: storage.model_dir: models is relative"),
         (WHOLE + "storage: {model_dir: s3://a, claim: b}\n", "13:30: storage.claim: model_dir is "
          "the URL s3://a"),
-        (WHOLE + "kubernetes: {env: [{name: A, secrt: b}]}\n", "13:30: kubernetes.env[0].secrt: "
-         "there is no such field; did you mean secret?"),
-        (WHOLE + "kubernetes: {env: [{name: LEVEL, secret: b}]}\n", "13:21: "
-         "kubernetes.env[0].name: environment has LEVEL, too; keep one"),
-        (WHOLE + "kubernetes: {env: [{name: TF_CONFIG, secret: b}]}\n", "13:21: "
-         "kubernetes.env[0].name: the launcher sets TF_CONFIG"),
-        (WHOLE + "kubernetes: {env: [{name: POD_NAMESPACE, secret: b}]}\n", "13:21: "
-         "kubernetes.env[0].name: the launcher sets POD_NAMESPACE; say what it is for by "
+        (with_container("env: [{name: A, valueFrom: {secretKeyRef: {key: a, nam: b}}}]"), "13:77: "
+         "kubernetes.container.env[0].valueFrom.secretKeyRef.nam: there is no such field in Kub"),
+        (with_container("env: [{name: LEVEL, value: b}]"), "13:33: "
+         "kubernetes.container.env[0].name: environment has LEVEL, too; keep one"),
+        (with_container("env: [{name: TF_CONFIG, value: b}]"), "13:33: "
+         "kubernetes.container.env[0].name: the launcher sets TF_CONFIG"),
+        (with_container("env: [{name: POD_NAMESPACE, value: b}]"), "13:33: "
+         "kubernetes.container.env[0].name: the launcher sets POD_NAMESPACE; say what it is for by "
          "`kubernetes.namespace`"),
-        (WHOLE + "kubernetes: {env: [{name: A, secret: b}, {name: A, config_map: c}]}\n", "13:43: "
-         "kubernetes.env[1].name: it is there already; keep one of both"),
-        (WHOLE + "kubernetes: {env_from: [{secret: a, config_map: b}]}\n", "13:37: "
-         "kubernetes.env_from[0].config_map: it needs one of secret, config_map; it has secret and "
-         "config_map"),
-        (WHOLE + "kubernetes: {volumes: [{name: tmp, path: /a, claim: b}]}\n", "13:25: "
-         "kubernetes.volumes[0].name: a pod has a volume tmp already"),
-        (WHOLE + "kubernetes: {volumes: [{name: a, path: /tmp, claim: b}]}\n", "13:34: "
-         "kubernetes.volumes[0].path: another volume of ps has the path /tmp already"),
-        (WHOLE + "kubernetes: {volumes: [{name: a, path: /checkpoints/, claim: b}]}\n", "13:34: "
-         "kubernetes.volumes[0].path: another volume of ps has the path /checkpoints already"),
-        (WHOLE + "kubernetes: {volumes: [{name: a, path: /a, claim: b, sub_path: ../c}]}\n", "13:54"
-         ": kubernetes.volumes[0].sub_path: ../c is not below the volume's own folder"),
-        (WHOLE + "kubernetes: {volumes: [{name: a, path: b, claim: b}]}\n", "13:40: "
-         "kubernetes.volumes[0].path: 'b' does not read as this field does. Where it is in the "
-         "container, absolute."),
+        (with_container("env: {A: b}"), "13:26: kubernetes.container.env: {'A': 'b'} is not of "
+         "type 'array'"),
+        (with_container("envfrom: []"), "13:26: kubernetes.container.envfrom: there is no such "
+         "field in Kubernetes"),
+        (with_container("command: [sh]"), "13:26: kubernetes.container.command: the launcher sets "
+         "command of the container: say it by program and arguments"),
+        (with_container("lifecycle: {}"), "13:26: kubernetes.container.lifecycle: the launcher "
+         "sets lifecycle of the container: take it away"),
+        (with_container("securityContext: {privileged: true}"), "13:44: "
+         "kubernetes.container.securityContext.privileged: privileged is always as `restricted` "
+         "demands"),
+        (with_container("volumeMounts: [{name: a, mountPath: /tmp/}]"), "13:51: kubernetes."
+         "container.volumeMounts[0].mountPath: a pod has a volume at /tmp already"),
+        (with_container("volumeMounts: [{name: a, mountPath: /checkpoints}]"), "13:51: kubernetes."
+         "container.volumeMounts[0].mountPath: a pod has a volume at /checkpoints already"),
+        (with_container("volumeMounts: [{name: a, mountPath: /m}]") + "storage: {model_dir: /m}\n",
+         "13:51: kubernetes.container.volumeMounts[0].mountPath: storage.model_dir is there"),
+        (with_pod("volumes: [{name: tmp, emptyDir: {}}]"), "13:31: "
+         "kubernetes.pod.volumes[0].name: a pod has a volume tmp already"),
+        (with_pod("volumes: [{name: a, claim: b}]"), "13:40: kubernetes.pod.volumes[0].claim: "
+         "there is no such field in Kubernetes"),
+        (with_pod("restartPolicy: Always"), "13:20: kubernetes.pod.restartPolicy: the launcher "
+         "sets restartPolicy of the pod: take it away"),
+        (with_pod("terminationGracePeriodSeconds: 9"), "the launcher sets "
+         "terminationGracePeriodSeconds of the pod: say it by kubernetes.grace_s"),
+        (with_pod("securityContext: {runAsUser: 0}"), "13:38: kubernetes.pod.securityContext."
+         "runAsUser: a task does not run as root"),
+        (with_pod("securityContext: {runAsNonRoot: false}"), "runAsNonRoot is always as"),
+        (with_pod("tolerations: [{key: 1}]"), "13:35: kubernetes.pod.tolerations[0].key: 1 is not "
+         "of type 'string'"),
         (WHOLE + "kubernetes: {labels: {app.kubernetes.io/name: a}}\n", "13:23: "
          "kubernetes.labels.app.kubernetes.io/name: the launcher sets app.kubernetes.io/name"),
-        (WHOLE + "kubernetes: {nodes: [{key: a}]}\n", "kubernetes.nodes[0].values: In needs "
-         "values"),
-        (WHOLE + "kubernetes: {nodes: [{key: a, operator: Gt, values: [b]}]}\n", "13:45: "
-         "kubernetes.nodes[0].values: Gt takes one whole number"),
-        (WHOLE + "kubernetes: {tolerations: [{key: a, operator: Exists, value: b}]}\n", "13:55: "
-         "kubernetes.tolerations[0].value: Exists takes no value"),
-        (WHOLE + "kubernetes: {tolerations: [{value: b}]}\n", "kubernetes.tolerations[0].key: "
-         "Equal needs a key"),
-        (WHOLE + "kubernetes: {spread: [{topology: a}, {topology: a, max_skew: 2}]}\n", "13:39: "
-         "kubernetes.spread[1].topology: it is there already"),
+        (WHOLE + "kubernetes: {node_selector: {a: b}}\n", "13:14: kubernetes.node_selector: pods "
+         "are described in Kubernetes' own words; say it by pod.nodeSelector"),
         (WHOLE + "kubernetes: {probes: {liveness_s: 5}}\n", "13:35: kubernetes.probes.liveness_s: "
          "it should be greater than or equal to 60, got 5"),
-        (changed("count: 2", "kubernetes: {priorty_class: a}"), "7:18: "
-         "roles.ps.kubernetes.priorty_class: there is no such field; did you mean priority_class?"),
+        (changed("count: 2", "kubernetes: {pod: {priorityClass: a}}"), "7:24: "
+         "roles.ps.kubernetes.pod.priorityClass: there is no such field in Kubernetes"),
+        (changed("count: 2", "kubernetes: {contaner: {}}"), "7:18: "
+         "roles.ps.kubernetes.contaner: there is no such field; did you mean container?"),
         (changed("settings:\n  save_every_s: 30", "coordinator: true\nsettings: {}").replace(
             "count: 3", "count: 0"), "11:1: coordinator: a coordinator needs a chief"),
         ("name: a\nname: b\n", "2:1: name is here a second time, after line 1; keep one"),
@@ -245,6 +262,30 @@ def test_a_file_that_is_missing_says_how_to_begin(tmp_path: Path) -> None:
 def test_whatever_is_in_a_job_file_is_a_job_or_an_error_with_a_place(data: object) -> None:
     with pytest.raises(ConfigurationError, match=r"ropewalk\.yaml"):
         parse_job(dump_yaml({"name": "a", "other": data}), "ropewalk.yaml")
+
+
+def test_without_its_schemas_fields_of_a_pod_are_left_to_the_api_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes_validate", None)
+    assert parse_job(with_pod("tolerationz: []")).kubernetes.pod == {"tolerationz": []}
+
+
+def test_what_an_api_server_refuses_has_its_place_in_the_file() -> None:
+    job = parse_job(
+        changed("count: 2", "kubernetes: {pod: {tolerations: [{operator: Exists, value: a}]}}")
+        + "kubernetes: {pod: {tolerations: []}, container: {env: [{name: A, value: 1}]}}\n",
+        "ropewalk.yaml",
+    )
+    text = "spec.template.spec.tolerations[0].operator: Invalid value"
+    assert job.place_of(["ps"], text) == "ropewalk.yaml:7:24"
+    assert job.place_of(["worker"], text) == "ropewalk.yaml:13:20"
+    of_set = (
+        "spec.replicatedJobs[1].template.spec.template.spec.containers[0].env[9].name: Required"
+    )
+    assert job.place_of(["worker"], of_set) == "ropewalk.yaml:13:50"
+    assert job.place_of(["worker"], "spec.template.spec.volumes[0].name") == ""
+    assert job.place_of(["worker"], "spec.completions: Invalid value") == ""
 
 
 # -- the schema --------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ CASES: list[Any] = [
      "exit status 32", "`kubectl describe pvc -n train`"),
     ("a selector without nodes", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes are "
      "available: 3 node(s) didn't match Pod's node affinity/selector.")], "Pending",
-     "node affinity/selector", "kubernetes.node_selector"),
+     "node affinity/selector", "kubernetes.pod.nodeSelector"),
     ("ended again and again", {**waiting("CrashLoopBackOff", "back-off 40s "
      "restarting failed container", {"exitCode": 8, "message": "ACCESS (8): the CA is another"})},
      [("BackOff", "Back-off restarting failed container")], "Failed",

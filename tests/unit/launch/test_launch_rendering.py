@@ -59,8 +59,9 @@ kubernetes:
   grace_s: 120
   image_pull_secrets: [pull]
   image_pull_policy: Always
-  node_selector: {pool: big, spot: true}
-  tolerations: [{key: spot, operator: Exists}]
+  pod:
+    nodeSelector: {pool: big, spot: true}
+    tolerations: [{key: spot, operator: Exists}]
 slurm: {partition: gpu, account: team, time: "1:00:00", nodes: 2, port: 9000,
         setup: [module load python], options: [--qos=high]}
 """
@@ -75,33 +76,64 @@ roles:
     count: 2
     resources: {ephemeral_storage: 2Gi}
     kubernetes:
-      priority_class: high
-      nodes: [{key: spot, operator: DoesNotExist}, {key: disk, values: [ssd], weight: 10}]
-      pods: [{apart: true, weight: 100}]
-      spread: [{topology: topology.kubernetes.io/zone, must: true}]
+      pod:
+        priorityClassName: high
+        affinity:
+          nodeAffinity:
+            requiredDuringSchedulingIgnoredDuringExecution:
+              nodeSelectorTerms:
+                - matchExpressions: [{key: spot, operator: DoesNotExist}]
+            preferredDuringSchedulingIgnoredDuringExecution:
+              - weight: 10
+                preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}
+          podAntiAffinity:
+            preferredDuringSchedulingIgnoredDuringExecution:
+              - {weight: 100, podAffinityTerm: {topologyKey: kubernetes.io/hostname}}
+        topologySpreadConstraints:
+          - maxSkew: 1
+            topologyKey: topology.kubernetes.io/zone
+            whenUnsatisfiable: DoNotSchedule
       probes: {startup_s: 1200}
   worker:
     kubernetes:
-      env: [{name: DATA_TOKEN, secret: data, key: token, optional: true}]
-      volumes: [{name: scratch, path: /scratch, empty: 5Gi}]
-      service_account: reader
-      pods: [{labels: {app: cache}, topology: topology.kubernetes.io/zone}]
-      tolerations: [{key: spot, operator: Exists}]
-      security: {user: 2000, group: 2000, supplemental_groups: [3000], read_only_root: false}
+      pod:
+        serviceAccountName: reader
+        volumes: [{name: scratch, emptyDir: {sizeLimit: 5Gi}}]
+        affinity:
+          podAffinity:
+            requiredDuringSchedulingIgnoredDuringExecution:
+              - labelSelector: {matchLabels: {app: cache}}
+                topologyKey: topology.kubernetes.io/zone
+        tolerations: [{key: spot, operator: Exists}]
+        securityContext: {runAsUser: 2000, runAsGroup: 2000, supplementalGroups: [3000]}
+      container:
+        env:
+          - name: DATA_TOKEN
+            valueFrom: {secretKeyRef: {name: data, key: token, optional: true}}
+        volumeMounts: [{name: scratch, mountPath: /scratch}]
+        securityContext: {readOnlyRootFilesystem: false}
 security: {mode: insecure}
 kubernetes:
   retries: 1
   deadline_s: 86400
   keep_s: 3600
-  env: [{name: LEVEL, config_map: settings}]
-  env_from: [{secret: cloud, prefix: CLOUD_}, {config_map: more, optional: true}]
-  volumes:
-    - {name: data, path: /data, claim: imagenet, read_only: true, sub_path: train}
-    - {name: keys, path: /keys, secret: keys}
-    - {name: tables, path: /tables, config_map: tables}
+  pod:
+    nodeSelector: {pool: big}
+    volumes:
+      - {name: data, persistentVolumeClaim: {claimName: imagenet, readOnly: true}}
+      - {name: keys, secret: {secretName: keys}}
+      - {name: tables, configMap: {name: tables}}
+  container:
+    env: [{name: LEVEL, valueFrom: {configMapKeyRef: {name: settings, key: LEVEL}}}]
+    envFrom:
+      - {prefix: CLOUD_, secretRef: {name: cloud}}
+      - {configMapRef: {name: more, optional: true}}
+    volumeMounts:
+      - {name: data, mountPath: /data, readOnly: true, subPath: train}
+      - {name: keys, mountPath: /keys}
+      - {name: tables, mountPath: /tables}
   labels: {team: vision, on: yes}
   annotations: {sidecar.istio.io/inject: false}
-  node_selector: {pool: big}
 """
 
 
@@ -284,9 +316,11 @@ def test_the_users_text_reaches_a_pod_as_it_is() -> None:
 def test_a_variable_of_a_secret_is_in_a_pod_once_and_a_roles_own_one_wins() -> None:
     job = parse_job(
         "name: digits\nimage: b\nprogram: c\n"
-        "roles: {worker: {kubernetes: {env: [{name: KEY, secret: own}]}}}\n"
-        "kubernetes: {image_pull_secrets: [a, a], env: [{name: HOME, secret: of-all}, "
-        "{name: KEY, secret: of-all}]}\n"
+        "roles: {worker: {kubernetes: {container: {env: [{name: KEY, valueFrom: "
+        "{secretKeyRef: {name: own, key: KEY}}}]}}}}\n"
+        "kubernetes: {image_pull_secrets: [a, a], container: {env: [{name: HOME, valueFrom: "
+        "{secretKeyRef: {name: of-all, key: HOME}}}, {name: KEY, valueFrom: "
+        "{secretKeyRef: {name: of-all, key: KEY}}}]}}\n"
     )
     for kind in pod_templates(tuple(manifests(job))):
         [container] = kind.spec["containers"]
