@@ -132,8 +132,7 @@ def _refuse_other_kind(documents: Sequence[Json], there: Mapping[str, Json], aga
         if kind in ("Job", "StatefulSet") and there.get(name, document)["kind"] != kind:
             raise ConfigurationError(
                 f"nothing was changed: {name} is there as a {there[name]['kind']}, and "
-                f"kubernetes.lost_pods makes it a {kind}; delete it first: `{again}` (checkpoints "
-                "stay, and training goes on from the last one)"
+                f"kubernetes.lost_pods makes it a {kind}; {_delete_first(again)}"
             )
 
 
@@ -155,8 +154,7 @@ def _refuse_other_pods(
         if after["spec"]["template"] != live["spec"]["template"]:
             raise ConfigurationError(
                 f"nothing was changed: StatefulSet {document['metadata']['name']} would have other "
-                f"pods, under a job that runs; delete it first: `{again}` (checkpoints stay, and "
-                "training goes on from the last one)"
+                f"pods, under a job that runs; {_delete_first(again)}"
             )
 
 
@@ -173,9 +171,12 @@ def _refuse_other_runtime(api: KubernetesApi, documents: Sequence[Json], again: 
         if was != metadata["annotations"][RUNTIME_DIGEST]:
             raise ConfigurationError(
                 f"nothing was changed: TrainJob {metadata['name']} keeps the runtime that it was "
-                f"made with, and this is another one; delete it first: `{again}` (checkpoints "
-                "stay, and training goes on from the last one)"
+                f"made with, and this is another one; {_delete_first(again)}"
             )
+
+
+def _delete_first(again: str) -> str:
+    return f"delete it first: `{again}` (checkpoints stay, and training goes on from the last one)"
 
 
 def _refuse_over(api: KubernetesApi, name: str, live: Observed) -> None:
@@ -265,8 +266,7 @@ def refused_apply(
     fields = ", ".join(sorted({c.field for each in problems for c in each.refusal.causes}))
     return ConfigurationError(
         f"nothing was changed: {names} would change {fields or 'what cannot change'}, which is "
-        f"immutable while the object is there; delete it first: `{again}` (checkpoints stay, and "
-        "training goes on from the last one)"
+        f"immutable while the object is there; {_delete_first(again)}"
     )
 
 
@@ -289,10 +289,11 @@ def _done(document: Json, what: str) -> Done:
     return Done(document["kind"], document["metadata"]["name"], what)
 
 
+@dataclass(frozen=True, slots=True)
 class KubernetesLauncher:
     """Applies the objects of a job; the cluster does the rest.
 
-    Args:
+    Attributes:
         api: The Kubernetes API.
         form: Form of the jobs' objects.
         code: The job's code, if that is not in its image.
@@ -301,27 +302,17 @@ class KubernetesLauncher:
         say: Called with warnings and with what happens meanwhile.
     """
 
-    def __init__(
-        self,
-        api: KubernetesApi,
-        *,
-        form: Form = Form.OBJECTS,
-        code: ShippedCode | None = None,
-        force: bool = False,
-        replace: bool = False,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._api = api
-        self._form = form
-        self._code = code
-        self._force = force
-        self._replace = replace
-        self._say = say
+    api: KubernetesApi
+    form: Form = Form.OBJECTS
+    code: ShippedCode | None = None
+    force: bool = False
+    replace: bool = False
+    say: Callable[[str], None] = lambda _: None
 
     def render(self, job: JobFile) -> str:
         """Write the objects, as YAML."""
-        check_rendered(job, self._form)
-        return dump_documents(manifests(job, self._form, self._code))
+        check_rendered(job, self.form)
+        return dump_documents(manifests(job, self.form, self.code))
 
     def start(self, job: JobFile) -> int:
         """Apply them; 0."""
@@ -330,16 +321,10 @@ class KubernetesLauncher:
 
     def apply(self, job: JobFile, *, dry_run: bool) -> list[Done]:
         """Apply them, or have the API server check them alone."""
-        self._api.warn_by(lambda text: self._say(f"warning: {text}"))
-        for warning in warnings(self._api, manifests(job, self._form, self._code)):
-            self._say(f"warning: {warning}")
+        self.api.warn_by(lambda text: self.say(f"warning: {text}"))
+        for warning in warnings(self.api, manifests(job, self.form, self.code)):
+            self.say(f"warning: {warning}")
         return apply_job(
-            self._api,
-            job,
-            self._form,
-            self._code,
-            force=self._force,
-            dry_run=dry_run,
-            replace=self._replace,
-            say=self._say,
-        )
+            self.api, job, self.form, self.code,
+            force=self.force, dry_run=dry_run, replace=self.replace, say=self.say,
+        )  # fmt: skip

@@ -1,7 +1,8 @@
 """The commands of ``ropewalk k8s`` that render, make, change and delete jobs."""
 
-import dataclasses
 import json
+from dataclasses import asdict
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from ...core.errors import ConfigurationError
 from ..options.job_file import JOB_FILE, job_option
 from ..options.settings import refuse_said
 from ..screen.echo import echo
-from .command import connect_api, find_job, json_option, name_option, where_options
+from .command import connect_api, json_option, of_job, where_options
 from .names import Form
 
 if TYPE_CHECKING:
+    from ...net.kubernetes.api import KubernetesApi
     from ..job.model import JobFile
     from .code import ShippedCode
 
@@ -117,7 +119,7 @@ def apply_command(
     sent = _code(code, job, job_file, image_has_requirements=image_has_requirements)
     api = connect_api(context, namespace, job)
     if job_file != JOB_FILE:
-        api.where = dataclasses.replace(api.where, job_file=job_file)
+        api.where = changed(api.where, job_file=job_file)
     launcher = KubernetesLauncher(
         api,
         form=Form(form),
@@ -128,7 +130,7 @@ def apply_command(
     )
     done = launcher.apply(job, dry_run=dry_run)
     if as_json:
-        echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
+        echo(json.dumps([asdict(each) for each in done]))
         return
     for each in done:
         echo(f"{each.kind} {each.name} {each.what}")
@@ -141,18 +143,14 @@ def apply_command(
 @click.option(
     "--ps", type=click.IntRange(1), help="Have so many ps instead, in a job with ps_shares."
 )
-@job_option
-@name_option
-@where_options
+@of_job
 @click.option("--timeout-s", default=300.0, show_default=True, help="How long to wait.")
 @click.option("--dry-run", is_flag=True, help="Say who would leave or come, and change nothing.")
 def scale_command(
+    api: "KubernetesApi",
+    name: str,
     workers: int | None,
     ps: int | None,
-    job_file: str,
-    name: str,
-    context: str,
-    namespace: str,
     timeout_s: float,
     dry_run: bool,
 ) -> None:
@@ -164,7 +162,6 @@ def scale_command(
 
     if (workers is None) is (ps is None):
         raise ConfigurationError("scale changes one number: give WORKERS, or --ps N")
-    api, name = find_job(job_file, name, context, namespace)
     plan = read_ps_scale(api, name, ps) if ps is not None else read_scale(api, name, workers or 0)
     if dry_run:
         who = [f"{plan.role}:{index} would drain and leave" for index in plan.leaving]
@@ -175,9 +172,7 @@ def scale_command(
 
 
 @click.command("delete")
-@job_option
-@name_option
-@where_options
+@of_job
 @click.option("--checkpoints", is_flag=True, help="The claim with the checkpoints, too.")
 @click.option(
     "--namespace-too",
@@ -193,10 +188,8 @@ def scale_command(
 )
 @json_option
 def delete_command(
-    job_file: str,
+    api: "KubernetesApi",
     name: str,
-    context: str,
-    namespace: str,
     checkpoints: bool,
     namespace_too: bool,
     timeout_s: float,
@@ -205,9 +198,6 @@ def delete_command(
     """Delete the objects of a job; its tasks save and leave. Checkpoints stay."""
     from .removal import delete_all, delete_with_namespace
 
-    if not namespace_too:
-        refuse_said(["timeout_s"], "nothing is waited for without --namespace-too")
-    api, name = find_job(job_file, name, context, namespace)
     if namespace_too:
         done = delete_with_namespace(api, name, timeout_s)
     else:
@@ -215,7 +205,7 @@ def delete_command(
     if not done:
         api.check_namespace()
     if as_json:
-        echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
+        echo(json.dumps([asdict(each) for each in done]))
         return
     for each in done:
         kept = " (--checkpoints deletes it)" if each.what == "kept" else ""

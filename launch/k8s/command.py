@@ -1,10 +1,13 @@
 """``ropewalk k8s``: render, apply, status, list, logs, scale and delete a job on Kubernetes."""
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..lazy_group import LazyGroup
+from ..options.job_file import job_option
 
 if TYPE_CHECKING:
     from ...net.kubernetes.api import KubernetesApi
@@ -30,37 +33,38 @@ def k8s_command() -> None:
     """
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+_context_option = click.option("--context", default="", help="Of the kubeconfig; else the current.")
+_namespace_option = click.option(
+    "--namespace", "-n", default="", help="Else the job file's, else the context's."
+)
+_name_option = click.option("--name", default="", help="Name of the job, instead of a job file.")
+
+
 def where_options(command: Any) -> Any:
     """Add the options that say which cluster and namespace."""
-    command = click.option("--context", default="", help="Of the kubeconfig; else the current.")(
-        command
-    )
-    return click.option(
-        "--namespace", "-n", default="", help="Else the job file's, else the context's."
-    )(command)
+    return _namespace_option(_context_option(command))
 
 
-def name_option(command: Any) -> Any:
-    """Add ``--name``."""
-    return click.option("--name", default="", help="Name of the job, instead of a job file.")(
-        command
-    )
+def of_job(command: Callable[..., None]) -> Any:
+    """Give a command the API and the name of a job, and the options that say which job: --name,
+    else the job file.
+    """
 
+    @job_option
+    @_name_option
+    @where_options
+    @functools.wraps(command)
+    def of_that_job(*, job_file: str, name: str, context: str, namespace: str, **more: Any) -> None:
+        job = None
+        if not name:
+            from ..job.reading import read_job
 
-def json_option(command: Any) -> Any:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")(command)
+            job = read_job(job_file)
+        api = connect_api(context, namespace, job)
+        command(api, job.name if job else name, **more)
 
-
-def find_job(job_file: str, name: str, context: str, namespace: str) -> "tuple[KubernetesApi, str]":
-    """Find the API and the name of a job: from --name, else from the job file."""
-    if name:
-        refuse_said(["job_file"], "--name says which job")
-        return connect_api(context, namespace, None), name
-    from ..job.reading import read_job
-
-    job = read_job(job_file)
-    return connect_api(context, namespace, job), job.name
+    return of_that_job
 
 
 def connect_api(context: str, namespace: str, job: "JobFile | None") -> "KubernetesApi":

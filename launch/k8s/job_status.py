@@ -163,7 +163,7 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
     tasks: list[TaskLine] = []
     for role in ROLES:
         indices = {index for kind, index in pods if kind == role}
-        indices |= set(range(_wanted(owners.get(role))))
+        indices |= set(range(pods_wanted(owners.get(role))))
         tasks += [
             _line(role, index, pods.get((role, index), []), owners.get(role), events, now)
             for index in sorted(indices)
@@ -266,7 +266,7 @@ def _phase_of_sets(
         reason = str(data.get("reason") or "") if int(ended) else ""
         return ("Failed" if int(ended) else "Done"), reason, int(ended)
     leader = owners[_leader(owners)]
-    if not _wanted(leader):
+    if not pods_wanted(leader):
         name = leader["metadata"]["name"]
         return SUSPENDED, f"StatefulSet {name} was scaled to none, and not by its chief", None
     return _phase_that_goes_on(owners, tasks)
@@ -299,7 +299,7 @@ def is_left_over(seen: Observed) -> bool:
     """
     is_led = any(_component(each) == CHIEF for each in (*seen.jobs, *seen.stateful_sets))
     runs = [each for each in seen.jobs if not (each.get("spec") or {}).get("suspend")]
-    pods = sum(_wanted(each) for each in seen.stateful_sets)
+    pods = sum(pods_wanted(each) for each in seen.stateful_sets)
     return bool(seen.stateful_sets) and not (is_led or runs or pods)
 
 
@@ -374,7 +374,8 @@ def _leader_done(owners: Mapping[str, Json]) -> bool:
     return condition(owners.get(_leader(owners)), "Complete") is not None
 
 
-def _wanted(owner: Json | None) -> int:
+def pods_wanted(owner: Json | None) -> int:
+    """How many pods a Job or a StatefulSet is to have now."""
     if owner is None:
         return 0
     spec = owner.get("spec") or {}

@@ -9,23 +9,19 @@ import click
 
 from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
-from ..options.job_file import job_option
 from ..screen.echo import echo
-from .command import connect_api, find_job, json_option, name_option, where_options
+from .command import connect_api, json_option, of_job, where_options
 
 if TYPE_CHECKING:
+    from ...net.kubernetes.api import KubernetesApi
     from .job_status import ClusterStatus
 
 
 @click.command("status")
-@job_option
-@name_option
-@where_options
+@of_job
 @click.option("--watch", "-w", is_flag=True, help="Until the job is over; exits as the job did.")
 @json_option
-def status_command(
-    job_file: str, name: str, context: str, namespace: str, watch: bool, as_json: bool
-) -> None:
+def status_command(api: "KubernetesApi", name: str, watch: bool, as_json: bool) -> None:
     """Show every task: its state, since when, and why it does not run.
 
     What has happened is read from the objects of the job and their events, never from logs. With
@@ -33,7 +29,6 @@ def status_command(
     """
     from .observing import follow_status, observe
 
-    api, name = find_job(job_file, name, context, namespace)
     if not watch:
         status = observe(api, name)
         _show(status, as_json=as_json)
@@ -107,19 +102,11 @@ def list_command(context: str, namespace: str, as_json: bool) -> None:
 
 @click.command("logs")
 @click.argument("tasks", nargs=-1)
-@job_option
-@name_option
-@where_options
+@of_job
 @click.option("--follow", "-f", is_flag=True, help="Until the job is over.")
 @click.option("--tail", default=-1, metavar="LINES", help="So many at the end; default: all.")
 def logs_command(
-    tasks: tuple[str, ...],
-    job_file: str,
-    name: str,
-    context: str,
-    namespace: str,
-    follow: bool,
-    tail: int,
+    api: "KubernetesApi", name: str, tasks: tuple[str, ...], follow: bool, tail: int
 ) -> None:
     """Show the logs of TASKS (worker, ps:0 …; default: all), each line behind its task.
 
@@ -129,8 +116,6 @@ def logs_command(
     from .logs import LogFollower, read_logs
     from .observing import observe
     from .status_view import headline
-
-    api, name = find_job(job_file, name, context, namespace)
 
     def wanted(task: str) -> bool:
         return not tasks or task in tasks or task.partition(":")[0] in tasks

@@ -50,6 +50,11 @@ def document(
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
+def from_field(path: str) -> dict[str, Any]:
+    """The value of a variable that only Kubernetes knows: a field of the pod."""
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
 def matched(job: str, component: str) -> dict[str, str]:
     """Make the labels that select the pods of a role."""
     return {**selector(job), COMPONENT: component}

@@ -18,7 +18,7 @@ from ..job.container import (
 from ..job.model import JobFile
 from ..job.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
 from ..job.pod_part import PodPart, ProbeTimes, merged
-from .names import REPLICATED, Form, claim, matched, secret, service
+from .names import REPLICATED, Form, claim, from_field, matched, secret, service
 
 Json = dict[str, Any]
 
@@ -226,15 +226,11 @@ def _environment(plan: TaskPlan, others: Collection[str]) -> list[Json]:
     """What only Kubernetes knows of a pod, and the variables of the plan but for ``others``, which
     the job file says: HOME, for instance.
     """
-
-    def field(path: str) -> Json:
-        return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
-
     label = "metadata.labels['app.kubernetes.io/{}']"
     return [
-        {"name": "ROPEWALK_JOB_ID", **field(label.format("instance"))},
-        {"name": "ROPEWALK_ROLE", **field(label.format("component"))},
-        {"name": "POD_NAMESPACE", **field("metadata.namespace")},
+        {"name": "ROPEWALK_JOB_ID", **from_field(label.format("instance"))},
+        {"name": "ROPEWALK_ROLE", **from_field(label.format("component"))},
+        {"name": "POD_NAMESPACE", **from_field("metadata.namespace")},
         *(
             {"name": name, "value": text if name == HOST_TEMPLATE else _literal(text)}
             for name, text in plan.environment.items()

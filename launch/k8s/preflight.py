@@ -35,17 +35,6 @@ _OF_ONE_NODE = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Wanted:
-    """Names of objects that pods need, and which components need them."""
-
-    by_object: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-
-    def add(self, kind: str, name: str, component: str) -> None:
-        """Add an object that is needed."""
-        self.by_object.setdefault((kind, name), set()).add(component)
-
-
 def warnings(api: KubernetesApi, documents: Sequence[Json]) -> list[str]:
     """List what will keep pods of these objects from starting, one sentence each.
 
@@ -59,7 +48,7 @@ def warnings(api: KubernetesApi, documents: Sequence[Json]) -> list[str]:
 
 def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
     made = {(each["kind"], each["metadata"]["name"]) for each in documents}
-    for (kind, name), components in sorted(needed(documents).by_object.items()):
+    for (kind, name), components in sorted(needed(documents).items()):
         if (kind, name) in made or _exists(api, kind, name):
             continue
         roles = ", ".join(sorted(components))
@@ -69,14 +58,15 @@ def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
         )
 
 
-def needed(documents: Iterable[Json]) -> Wanted:
-    """Collect the Secrets, ConfigMaps, claims and service accounts that pod templates name."""
-    wanted = Wanted()
-    for document in documents:
-        for made in made_pods(document):
-            spec = made.spec
-            for kind, name in [*_of_volumes(spec), *_of_environments(spec), *_of_accounts(spec)]:
-                wanted.add(kind, name, made.owner)
+def needed(documents: Iterable[Json]) -> dict[tuple[str, str], set[str]]:
+    """The Secrets, ConfigMaps, claims and service accounts that pod templates name, by kind and
+    name; and which components need them.
+    """
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for made in (each for document in documents for each in made_pods(document)):
+        spec = made.spec
+        for key in (*_of_volumes(spec), *_of_environments(spec), *_of_accounts(spec)):
+            wanted.setdefault(key, set()).add(made.owner)
     return wanted
 
 

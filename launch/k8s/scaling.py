@@ -11,6 +11,7 @@ SIGTERM hands its shares over to the others and ends with 0, and one that comes 
 (docs/replicas.md).
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from ...net.kubernetes.watching import Change, ObjectFollower
 from ..job.model import JobFile
 from .code import ShippedCode
 from .gang import gang_of
+from .job_status import pods_wanted
 from .manifests import manifests
 from .names import COMPONENT, COUNT_IN_FILE, Form, selector_text, workload
 
@@ -88,17 +90,14 @@ def plan_scale(
         raise ConfigurationError(
             f"the workers' Job has ended ({ended['type']}): there is nobody to scale"
         )
-    now = workers_of(job)
-    if then == now:
-        return ScalePlan(now, then, (), (), {})
-    return ScalePlan(
-        now,
-        then,
-        tuple(range(then, now)),
-        tuple(range(now, then)),
-        {"spec": _with_count(job, then)},
-        kind=str(job.get("kind", "Job")),
-    )
+    return _plan(job, then, WORKER)
+
+
+def _plan(live: Json, then: int, role: str) -> ScalePlan:
+    now, kind = pods_wanted(live), str(live.get("kind", "Job"))
+    body: Json = {"spec": _with_count(live, then)} if then != now else {}
+    leaving, coming = tuple(range(then, now)), tuple(range(now, then))
+    return ScalePlan(now, then, leaving, coming, body, role, kind)
 
 
 def _with_count(live: Json, count: int) -> Json:
@@ -133,21 +132,7 @@ def plan_ps_scale(live: Json | None, then: int) -> ScalePlan:
             f"this job can have {replicas} to {shares} ps, not {then}: each of its {shares} shares "
             f"(settings.ps_shares) is led by one, and on {replicas} of them (settings.ps_replicas)"
         )
-    now = replicas_of(live)
-    body: Json = {"spec": {"replicas": then}} if then != now else {}
-    leaving, coming = tuple(range(then, now)), tuple(range(now, then))
-    return ScalePlan(now, then, leaving, coming, body, PS, "StatefulSet")
-
-
-def replicas_of(live: Json) -> int:
-    """Count the pods that a StatefulSet has now."""
-    return int((live.get("spec") or {}).get("replicas", 1))
-
-
-def workers_of(job: Json) -> int:
-    """Count the workers that a Job has now, or a StatefulSet."""
-    spec = job.get("spec") or {}
-    return int(spec.get("completions", spec.get("replicas", 0)) or 0)
+    return _plan(live, then, PS)
 
 
 def documents_to_apply(
@@ -170,37 +155,19 @@ def documents_to_apply(
         code: Code of the job, if that is not in the image.
         live_ps: The StatefulSet of the ps as the API has it; None: there is none.
     """
-    first = _first_count(live_ps, PS)
-    if first is None or not job.settings.ps_shares:
-        return _with_workers(job, live, form, code)
-    said = job.count(PS)
-    documents = _with_workers(job.with_counts({PS: first}), live, form, code)
-    before = ((live_ps or {})["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
-    count = replicas_of(live_ps or {}) if before == str(said) else said
-    for each in documents:
-        if each["metadata"]["name"] == workload(job.name, PS) and each["kind"] == "StatefulSet":
-            each["metadata"]["annotations"] = {COUNT_IN_FILE: str(said)}
-            each["spec"]["replicas"] = count
-    return documents
-
-
-def _with_workers(
-    job: JobFile, live: Json | None, form: Form, code: ShippedCode | None
-) -> list[Json]:
-    said = job.count(WORKER)
-    first = _first_count(live, WORKER)
-    if live is None or first is None or job.synchronous or job.kubernetes.gang:
-        return manifests(job, form, code)
-    before = (live["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
-    count = workers_of(live) if before == str(said) else said
-    documents = []
-    for each in manifests(job.with_counts({WORKER: first}), form, code):
-        if each["metadata"]["name"] == workload(job.name, WORKER):
-            metadata = {**each["metadata"], "annotations": {COUNT_IN_FILE: str(said)}}
-            spec = {**each["spec"], **_with_count(each, count)}
-            documents.append({**each, "metadata": metadata, "spec": spec})
-        else:
-            documents.append(each)
+    fixed = not job.count(PS) or job.kubernetes.gang
+    there = {WORKER: None if fixed else live, PS: live_ps if job.settings.ps_shares else None}
+    first = {role: _first_count(item, role) for role, item in there.items()}
+    counted = {role: count for role, count in first.items() if count is not None}
+    documents = manifests(job.with_counts(counted), form, code)
+    for role in counted:
+        item, said = there[role] or {}, job.count(role)
+        before = (item["metadata"].get("annotations") or {}).get(COUNT_IN_FILE)
+        count = pods_wanted(item) if before == str(said) else said
+        for each in documents:
+            if each["metadata"]["name"] == workload(job.name, role) and "template" in each["spec"]:
+                each["metadata"]["annotations"] = {COUNT_IN_FILE: str(said)}
+                each["spec"] |= _with_count(each, count)
     return documents
 
 
@@ -247,12 +214,8 @@ def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
         NotFoundError: There is no such namespace.
     """
     has_ps = api.get("StatefulSet", workload(name, PS)) is not None
-    of_workers, delete = workload(name, WORKER), api.where.command("delete", name)
-    live = api.get("Job", of_workers) or api.get("StatefulSet", of_workers)
-    if live is None:
-        api.check_namespace()
-        _refuse_set(api, name, delete)
-    return plan_scale(live, then, has_ps=has_ps, delete=delete)
+    live = _live(api, name, WORKER, "Job", "StatefulSet")
+    return plan_scale(live, then, has_ps=has_ps, delete=api.where.command("delete", name))
 
 
 def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
@@ -262,25 +225,23 @@ def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
         ConfigurationError: It cannot be.
         NotFoundError: There is no such namespace.
     """
-    live = api.get("StatefulSet", workload(name, PS))
-    if live is None:
-        api.check_namespace()
-        _refuse_set(api, name, api.where.command("delete", name))
-    return plan_ps_scale(live, then)
+    return plan_ps_scale(_live(api, name, PS, "StatefulSet"), then)
 
 
-def _refuse_set(api: KubernetesApi, name: str, delete: str) -> None:
-    """Refuse a JobSet, whose numbers of pods cannot change."""
-    try:
-        in_set = api.exists("JobSet", name)
-    except AccessError:
-        return
-    if in_set:
-        raise ConfigurationError(
-            f"{name} is one object, a JobSet, whose numbers of pods are fixed: delete it "
-            f"(`{delete}`), change the counts of roles, and apply it again; it resumes from its "
-            "last checkpoint"
-        )
+def _live(api: KubernetesApi, name: str, role: str, *kinds: str) -> Json | None:
+    """What makes the pods of a role; None: nothing does. A JobSet's numbers of pods are fixed."""
+    for kind in kinds:
+        if found := api.get(kind, workload(name, role)):
+            return {"kind": kind, **found}
+    api.check_namespace()
+    with contextlib.suppress(AccessError):
+        if api.exists("JobSet", name):
+            raise ConfigurationError(
+                f"{name} is one object, a JobSet, whose numbers of pods are fixed: delete it "
+                f"(`{api.where.command('delete', name)}`), change the counts of roles, and apply "
+                "it again; it resumes from its last checkpoint"
+            )
+    return None
 
 
 def scale(

@@ -16,7 +16,7 @@ from ...core.errors import ConfigurationError
 from ...worker.lead.own_job import ENDS_JOB
 from ..job.model import JobFile
 from ..job_end import FAILURES, INCOMPLETE
-from .names import STATUS, Form, document, status_object, workload
+from .names import STATUS, Form, document, from_field, status_object, workload
 
 Json = dict[str, Any]
 
@@ -155,17 +155,13 @@ def with_account(template: Json, job: JobFile, form: Form) -> Json:
     return {**template, "spec": {**spec, **mounted, "containers": [container]}}
 
 
-def _field(path: str) -> Json:
-    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
 def _label(name: str) -> Json:
-    return _field(f"metadata.labels['{name}']")
+    return from_field(f"metadata.labels['{name}']")
 
 
 _FAILURES: Json = {
     "name": FAILURES,
-    **_field("metadata.annotations['batch.kubernetes.io/job-index-failure-count']"),
+    **from_field("metadata.annotations['batch.kubernetes.io/job-index-failure-count']"),
 }
 
 _STATUS: list[Json] = [

@@ -91,7 +91,7 @@ def test_every_place_that_names_an_object_is_looked_at() -> None:
         ],
     }
     job = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"template": {"spec": spec}}}
-    assert set(needed([job]).by_object) == {
+    assert set(needed([job])) == {
         ("Secret", "key"),
         ("ConfigMap", "set"),
         ("Secret", "all"),
