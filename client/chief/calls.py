@@ -88,8 +88,8 @@ class ChiefClient(WatchingClient):
 
         Args:
             task: The task that joins.
-            address: Where it serves; empty if it does not.
-            timeout_s: For the answer. Unit: seconds.
+            address: Address at which the task serves; empty if it does not.
+            timeout_s: Longest time to wait for the answer. Unit: seconds.
             serves: Whether the task has no program of its own, and ends with the job.
 
         Returns:
@@ -136,7 +136,7 @@ class ChiefClient(WatchingClient):
             who: Incarnation of the calling task.
             report: Progress of the calling task.
             knows: The phase it was told last.
-            timeout_s: For the answer.
+            timeout_s: Longest time to wait for the answer. Unit: seconds.
             on_cut: Called with the number of the cut that is to be joined, if there is one.
             on_held: Called with whether this task waits for the first steps of others.
 

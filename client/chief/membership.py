@@ -39,11 +39,11 @@ class Membership:
 
     Args:
         task: The task that is a member.
-        address: Where it serves; empty if it does not.
+        address: Address at which the task serves; empty if it does not.
         chief: Client to the chief.
         settings: Timeouts.
         report: Called at every heartbeat.
-        clock: For tests.
+        clock: Clock, replaced in tests.
     """
 
     def __init__(

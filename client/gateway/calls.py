@@ -35,7 +35,8 @@ class JobView:
         exit_code: Once it has ended, in the form of a shell.
         submitted: Unix time, like the other times; 0: not yet.
         cluster: TF_CONFIG's cluster once it runs, otherwise empty.
-        tasks: By task: None while it runs, otherwise its exit code in the form of ``subprocess``.
+        tasks: Tasks of the job: None while one runs, otherwise its exit code in the form of
+            ``subprocess``.
         nodes: The node of each task.
         warnings: Differences between the driver and the cluster that may matter, as of the
             submission.
@@ -68,8 +69,8 @@ class News:
     """The answer of :meth:`GatewayClient.follow`.
 
     Attributes:
-        lines: In order.
-        offset: Where the next call continues.
+        lines: Lines of the log, in order.
+        offset: Offset at which the next call continues.
         dropped: Number of bytes of the log before ``lines`` that are no longer kept.
         job: Present state of the job.
     """
@@ -151,7 +152,7 @@ class GatewayClient(UnaryClient):
         """Begin a job.
 
         Args:
-            request: With an id, so that a repeated request is the same job.
+            request: Description of the job with an id, so that a repeated request is the same job.
             patience_s: Time to repeat the call while no answer comes. Unit: seconds.
 
         Raises:

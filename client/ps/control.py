@@ -87,7 +87,7 @@ class PsControl(WatchingClient):
 
     Args:
         task: The ps.
-        address: Where it is.
+        address: Address of the ps.
         settings: Credentials of the caller, and bounds.
         who: The caller.
     """
@@ -112,7 +112,7 @@ class PsControl(WatchingClient):
 
         Args:
             chief: The chief.
-            chief_address: Where it serves.
+            chief_address: Address at which the chief serves.
             lease_s: Unit: seconds.
             timeout_s: Unit: seconds.
             may_leave: Other ps have all that this one has, if it was asked to leave.

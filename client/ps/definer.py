@@ -36,7 +36,7 @@ class Definer:
     Args:
         peers: Clients of the ps, one each, by index.
         who: Incarnation of the calling task.
-        settings: For the join timeout.
+        settings: Settings, for the join timeout.
         step: Makes a step that assigns values to variables that were placed.
         closed: Set when the session ends.
     """
@@ -190,7 +190,7 @@ class Definer:
         """Use variables that other tasks have created, as the ps describe them.
 
         Args:
-            held: By name: the shards, with the indices of their ps.
+            held: Shards of each variable, with the indices of their ps.
 
         Returns:
             Names of those that have all their parts and values.

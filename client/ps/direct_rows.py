@@ -20,7 +20,7 @@ class DirectRows:
     Args:
         layout: Layout of the pull, which has nothing but rows.
         rows: int64, per entry: the numbers of the rows, each in the shard.
-        regions: Where the shards are.
+        regions: Places of the shards in the ps's memory.
         slabs: The ps's memory, by number.
     """
 

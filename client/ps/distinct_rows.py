@@ -34,8 +34,8 @@ class DistinctRows:
         ids: int64, shape ``(n,)``: as they were given; a copy.
         unique: int64, each of them once: ascending, or keys by the part that they belong to.
         inverse: int64, shape ``(n,)``: ``unique[inverse]`` is ``ids``; None if they are the same.
-        bounds: For keys: the position in ``unique`` of the first key of each part, and the end of
-            the last. None: the ids are numbers of rows.
+        bounds: Position in ``unique`` of the first key of each part, and the end of the last. None:
+            the ids are numbers of rows. None: the ids are numbers of rows.
     """
 
     ids: Array
@@ -67,7 +67,7 @@ class DistinctRows:
 
         Args:
             values: Contiguous, shape ``(n, width)``.
-            memory: For sums that are not written where they travel.
+            memory: Buffers for sums that are not written where they travel.
         """
         return RowSums(values, self.inverse, 0, self.unique.size, memory)
 
@@ -83,7 +83,7 @@ class RowSums:
         inverse: int64, shape ``(n,)``: the sum that each row is part of; None: each is one.
         first: The first sum of this part.
         last: The one after the last.
-        memory: For sums that are not written where they travel.
+        memory: Buffers for sums that are not written where they travel.
         num_bytes: Size in the payload. Unit: bytes.
     """
 
@@ -142,7 +142,7 @@ class DistinctRowsCache:
         who: Incarnation of the calling task, for messages.
 
     Attributes:
-        memory: For rows, used again once they are no longer referenced.
+        memory: Buffers for rows, used again once they are no longer referenced.
         per_table: Number of lookups of each table that are remembered.
     """
 

@@ -58,7 +58,7 @@ class ErrorFeedback:
         """Note that the push was applied.
 
         Args:
-            accepted: By these ps; None: by all.
+            accepted: Ps that have applied it; None: all have.
         """
         for name, (total, shards) in self._chosen.items():
             applied = [span for span in shards if accepted is None or span[0] in accepted]

@@ -1,4 +1,4 @@
-"""Where the leaders of shares are, as the chief says: it may change while training goes on."""
+"""Watching the leaders of shares, as the chief says: they may change while training goes on."""
 
 import logging
 import threading
@@ -40,8 +40,8 @@ class LeaderWatch:
 
     Args:
         chief: The chief that is asked.
-        pause_s: Between two questions that the chief answers at once; 0: it answers once there is
-            a change, and holds a thread until then. Unit: seconds.
+        pause_s: Pause between two questions that the chief answers at once; 0: it answers once
+            there is a change, and holds a thread until then. Unit: seconds.
 
     Attributes:
         shares: Number of shares; 0: they do not move, and each ps serves its own.

@@ -155,10 +155,10 @@ class ParameterSession:
         Where shards are is decided once, by the task that creates them; the others ask.
 
         Args:
-            definitions: In the order of creation.
+            definitions: Definitions of the variables, in the order of creation.
             initial: Values of variables without an initializer.
             create: Whether this task creates what does not exist.
-            partitioner: Into how many parts a variable is cut.
+            partitioner: Function that says into how many parts a variable is cut.
             placement: Function that chooses a ps for each shard.
             restore_from: Name of the checkpoint to take values from, where it has them.
             still_wanted: Called while waiting; raises to give up.

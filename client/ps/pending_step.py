@@ -16,7 +16,7 @@ class StepResult:
 
     Attributes:
         values: Pulled variables by name. Read-only arrays; they stay as they are.
-        global_step: After the step.
+        global_step: Global step after the step.
         staleness: Steps others took between this push's pull and it.
     """
 

@@ -27,8 +27,8 @@ class RowPlan:
     """A plan for pulling rows of some variables.
 
     Attributes:
-        layouts: Per ps.
-        dtypes: Per variable the dtype in which its rows travel; None: their own.
+        layouts: Layout of the pull, by ps.
+        dtypes: Dtype in which each variable's rows travel; None: their own.
     """
 
     layouts: dict[int, WireLayout]

@@ -1,4 +1,4 @@
-"""Where pulled bytes go: one buffer for the whole step, each variable a view of it.
+"""Plans for pulled bytes: one buffer for the whole step, each variable a view of it.
 
 Worked out once per set of variables and kept; a step then only receives.
 """
@@ -23,7 +23,7 @@ _SMALL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """Where pulled bytes go: one buffer for the whole step, each variable a view of it.
+    """A plan for pulled bytes: one buffer for the whole step, each variable a view of it.
 
     Whole variables on one ps stand in the order in which their bytes arrive, so that ten thousand
     of them are one copy; variables cut over several ps follow, each in one buffer.
@@ -63,7 +63,7 @@ def plan_pull(
 
     Args:
         variables: Variables that are pulled.
-        wire_formats: Per ps.
+        wire_formats: Wire format of each ps.
         new_layout: Gives a layout its id.
     """
     entries: dict[int, list[LayoutEntry]] = {}

@@ -49,7 +49,7 @@ class PushPayload:
     after that.
 
     Attributes:
-        values: By variable: gradients to apply, or values to assign or add. Rows of a table are
+        values: Gradients to apply, or values to assign or add, by variable. Rows of a table are
             numbered by their keys.
         operation: Operation on the variables in ``values``.
         assigned: Values to assign after that: all bytes of each, in its variable's dtype.
@@ -112,13 +112,13 @@ class PushPlan:
     """A plan for pushing one set of variables.
 
     Attributes:
-        layouts: Per ps.
+        layouts: Layout of the push, by ps.
         placed: The variables that come as arrays or rows, in order.
         shapes: Shapes of ``placed``, in order.
         dtypes: Dtypes of ``placed``, in order.
         sparse: Whether some come as rows.
         packed: Sizes of the variables that come as bytes. Unit: bytes.
-        parts: In the order of each layout.
+        parts: Parts of the payload, in the order of each layout.
     """
 
     layouts: dict[int, WireLayout]

@@ -49,7 +49,7 @@ class RemotePs:
 
     Args:
         task: The ps.
-        address: Where it is.
+        address: Address of the ps.
         who: Incarnation of the calling worker.
         settings: Deadlines and bounds.
         wrap: Put around every byte stream: the seam for faults.

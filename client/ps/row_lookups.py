@@ -29,7 +29,7 @@ class RowSession(Protocol):
     """The session that asks the ps for rows.
 
     Attributes:
-        lock: While it is held, the session does nothing else.
+        lock: Lock of the session, which does nothing else while it is held.
         global_step: The last one that this task has seen.
     """
 
@@ -99,11 +99,12 @@ class RowLookups:
         once.
 
         Args:
-            wanted: By name of the variable: numbers of rows, or keys of a table; int64, shape
+            wanted: Numbers of rows by name of the variable, or keys of a table; int64, shape
                 ``(n,)``. May repeat.
 
         Returns:
-            By name: (the distinct rows, shape ``(count, elements of a row)``; int64, shape
+            The rows by name: (the distinct rows, shape ``(count, elements of a row)``; int64, shape
+            ``(n,)``: which of them belongs to each id. None: one after the other)
             ``(n,)``: which of them belongs to each id. None: one after the other)
 
         Raises:
@@ -118,7 +119,7 @@ class RowLookups:
 
         Args:
             wanted: Ids of the rows, as for :meth:`lookup_rows`.
-            states: By name of the table: keys, int64, shape ``(n,)``.
+            states: Keys by name of the table, int64, shape ``(n,)``.
 
         Returns:
             (the rows by name, as :meth:`lookup_rows` returns them; the same for ``states``, whose
@@ -180,7 +181,7 @@ class RowLookups:
         """Remember the rows of so many lookups of each table, until gradients of them are pushed.
 
         Args:
-            count: At least 1, the default.
+            count: Number of lookups, at least 1, the default.
         """
         with self._session.lock:
             self.distinct.per_table = count

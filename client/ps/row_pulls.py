@@ -49,7 +49,7 @@ def row_pulls(
     asked.
 
     Args:
-        wanted: In the order of the layouts.
+        wanted: Rows to pull, in the order of the layouts.
         layouts: Layouts of a pull of rows of these variables, by ps.
         global_step: Last global step seen.
     """

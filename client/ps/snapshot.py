@@ -26,11 +26,11 @@ class PsSnapshot:
     """All variables of a job at one moment.
 
     Attributes:
-        values: By name: the whole variable, read-only. Growing tables are not among them.
+        values: Whole variables by name, read-only. Growing tables are not among them.
         global_step: Global step at that moment.
-        pushes: By task (``"worker:0"``): number of its last push that is in the values. A push is
-            a step that changes variables, an assignment outside of steps, or first values. All up
-            to there are in the values, whichever ps they went to, and none beyond.
+        pushes: Number of the last push of each task (``"worker:0"``) that is in the values. A push
+            is a step that changes variables, an assignment outside of steps, or first values. All
+            up to there are in the values, whichever ps they went to, and none beyond.
     """
 
     values: Mapping[str, Array]

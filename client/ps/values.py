@@ -7,7 +7,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array, DType
 
 ValueSpan = tuple[int, int, tuple[int, ...], DType, DType]
-"""Where a variable is in the buffer: start, stop (bytes), shape, dtype there, its own dtype."""
+"""A variable's place in the buffer: start, stop (bytes), shape, dtype there, its own dtype."""
 
 
 class Values(Mapping[str, Array]):
