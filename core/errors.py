@@ -66,7 +66,7 @@ class RopewalkError(Exception):
     """Base class of all errors.
 
     Attributes:
-        message: For people. Parts of it may be a stranger's, so it has nothing that a terminal
+        message: Text for people. Parts of it may be a stranger's, so it has nothing that a terminal
             would obey.
         fields: The names and numbers in it as strings, e.g. ``{"variable": "w", "task":
             "/job:ps/task:1"}``.

@@ -114,7 +114,8 @@ def show(modules: Mapping[str, str]) -> None:
     """Register where the public names of packages and modules are.
 
     Args:
-        modules: By the name of each package, below ``ropewalk``, the module that lists its names.
+        modules: Module that lists the names of each package, by the package's name below
+            ``ropewalk``.
     """
     _shown.update({f"{_PACKAGE}.{name}": f"{_PACKAGE}.{place}" for name, place in modules.items()})
 

@@ -55,7 +55,7 @@ class TaskEnd:
     Attributes:
         outcome: Outcome of the task's work.
         message: Why, for people; empty: all is well.
-        exit_code: With which its process ends; 0: it does not say.
+        exit_code: Exit code with which its process ends; 0: it does not say.
     """
 
     outcome: Outcome

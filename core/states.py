@@ -9,7 +9,7 @@ LONGEST_FIRST_STEP_S = 60.0
 
 
 class Phase(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     RUNNING = "running"
     STOPPING = "stopping"
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class State(StrEnum):
-    """Where a task stands, as the chief sees it."""
+    """State of a task, as the chief sees it."""
 
     MISSING = "missing"
     ALIVE = "alive"

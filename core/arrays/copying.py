@@ -28,7 +28,7 @@ def joined(arrays: Sequence[Array]) -> Array:
     """Join arrays of one dtype, one after another, to be read.
 
     Args:
-        arrays: At least one, of any shapes.
+        arrays: Arrays of any shapes, at least one.
 
     Returns:
         1-D; of a single array its own memory where that is contiguous.

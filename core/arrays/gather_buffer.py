@@ -21,7 +21,7 @@ class PayloadPart(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """In the payload."""
+        """Size in the payload. Unit: bytes."""
         ...
 
     @property
@@ -49,9 +49,10 @@ class GatherBuffer:
     """Consecutive arrays of any shapes, flat, in one dtype. See :class:`PayloadPart`.
 
     Attributes:
-        arrays: In order. Their sizes add up to ``num_bytes``; the plan that made it saw to that.
-        dtype: In the payload; arrays of another one are cast.
-        num_bytes: In the payload.
+        arrays: Arrays in order. Their sizes add up to ``num_bytes``; the plan that made it saw to
+            that.
+        dtype: Dtype in the payload; arrays of another one are cast.
+        num_bytes: Size in the payload. Unit: bytes.
         uniform: All arrays are known to be of ``dtype``.
     """
 

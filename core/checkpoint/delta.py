@@ -40,7 +40,7 @@ def without(columns: dict[str, Array], keys: Array) -> dict[str, Array]:
     """Drop the rows of some keys from the columns of a table.
 
     Args:
-        columns: By name, with ``keys``; of equal lengths.
+        columns: Columns by name, with ``keys``; of equal lengths.
         keys: int64, ascending.
     """
     if len({column.shape[:1] for column in columns.values()}) > 1:

@@ -36,8 +36,8 @@ class JobRecord(BaseModel):
         global_step: Steps that were acknowledged to workers, at least.
         shares: Leader and followers of each share, of a job whose shares move.
         num_shares: Number of shares of the job; 0: they do not move.
-        processes: Per index of a ps the process that these are about.
-        servers: Per index the address of the ps; some may have come after the job had begun.
+        processes: Process of each ps that these are about, by index.
+        servers: Address of each ps, by index; some may have come after the job had begun.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

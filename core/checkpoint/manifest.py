@@ -119,8 +119,8 @@ class CutRecord(_Record):
     Attributes:
         number: Number of the cut in its job.
         workers: Task -> its generation.
-        shares: By share, in order: task -> (number of its last push to any share, as that share was
-            told; number of its last push to that share, outside closures).
+        shares: Marks of each share, in order: task -> (number of its last push to any share, as
+            that share was told; number of its last push to that share, outside closures).
     """
 
     number: _Count
@@ -168,7 +168,7 @@ class Manifest(_Record):
         final: The job was complete; an evaluator ends after this one.
         blocks: Pushes that the values of each block have in them.
         cut: Moment of all ps that it is of; None: ranges of rows are of different moments.
-        places: Where iterators and random generators were, by name.
+        places: Positions of iterators and states of random generators, by name.
         tables: Growing tables by name.
         base: The whole checkpoint of which this is a delta; None: this one is whole.
     """

@@ -29,11 +29,11 @@ class SavedPart:
     """The part of a checkpoint that one ps saved.
 
     Attributes:
-        tensors: In the order of its file.
+        tensors: Records of the tensors, in the order of the part's file.
         files: Digests of the files that the ps wrote, by name.
         shards: Every shard in it.
-        applied: By block and task: (generation, sequence) of the last push that is in all of the
-            block's values.
+        applied: Last push, (generation, sequence), that is in all of a block's values, by block and
+            task.
         global_step: Worker steps applied, as far as the ps knows.
         pushes: Applied before it began; later ones may be in the values or not.
     """

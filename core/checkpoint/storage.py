@@ -112,7 +112,7 @@ def storage_error(error: OSError, path: str, writer: str) -> RopewalkError:
 
     Args:
         error: Error of the file system.
-        path: Where.
+        path: Directory that could not be written.
         writer: Task that tried to write: ``/job:ps/task:0``.
     """
     if isinstance(error, UnsafeFolderError):

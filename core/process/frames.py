@@ -1,4 +1,4 @@
-"""Where the threads of this process are.
+"""Positions of the threads of this process.
 
 CPython before 3.12 reads the frames of all threads under a lock of its runtime. A garbage
 collection that begins meanwhile may want the same lock, to free a ``threading.local``, and then no

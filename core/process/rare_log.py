@@ -11,7 +11,7 @@ class RareLog:
     """Logs a warning at most every ten seconds. Thread-safe.
 
     Args:
-        log: Where they go.
+        log: Logger of the warnings.
         period_s: Unit: seconds.
     """
 

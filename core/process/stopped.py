@@ -18,7 +18,9 @@ def is_stopped(pid: int) -> bool:
 
 
 class StoppedSince:
-    """Since when processes are stopped, as of each look. Used by one thread."""
+    """Times since which processes are stopped, as of each look. Used by one thread. Used by one
+    thread.
+    """
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}

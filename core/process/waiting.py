@@ -34,8 +34,8 @@ class WaitLog:
         waiter: Task that waits.
         limit_s: Longest time to wait; None: no limit. Unit: seconds.
         limit: The setting behind the limit, or what ends the wait instead of one.
-        began: On the clock, if that was not now. Unit: seconds.
-        clock: For tests.
+        began: Time at which the wait began, on the clock, if that was not now. Unit: seconds.
+        clock: Clock, replaced in tests.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WaitLog:
         """Log that the wait goes on, if a line is due. Logs a line if one is due.
 
         Args:
-            whom: For whom or what; may change.
+            whom: Name of what is waited for; may change.
             why: The last answer, or why there is none.
         """
         now = self._clock.now()

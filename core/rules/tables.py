@@ -24,7 +24,7 @@ class Sightings:
     """A key gets a row at its sighting number ``count``; sightings are counted exactly.
 
     Attributes:
-        count: At least 1.
+        count: Number of the sighting, at least 1.
         max_candidates: Keys without a row that are counted. When there are more, those that were
             seen least often are forgotten, half of all; of equals those with the larger key.
     """
@@ -50,10 +50,10 @@ class SketchedSightings:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """At every sighting a key gets a row with this probability.
+    """A chance: at every sighting a key gets a row with this probability.
 
     Attributes:
-        probability: In (0, 1].
+        probability: Probability in (0, 1].
     """
 
     probability: float

@@ -1,4 +1,5 @@
-"""Between messages and our values. Nothing else parses or builds protocol messages' contents.
+"""Conversion between messages and our values. Nothing else parses or builds protocol messages'
+contents.
 
 Arrays travel as raw little-endian bytes beside the messages, never inside a description of
 themselves: both sides know the layout, so a frame is checked by its length alone.
@@ -385,7 +386,7 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
     """Decode the step a message stands for.
 
     Args:
-        message: To read.
+        message: Message to read.
         who: Sent it, for messages.
 
     Raises:
@@ -467,7 +468,7 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
     """Decode the report a message stands for.
 
     Args:
-        message: To read.
+        message: Message to read.
         who: Sent it, for messages.
 
     Raises:

@@ -13,7 +13,7 @@ from . import codec
 
 @dataclass(frozen=True, slots=True)
 class CutMark:
-    """Where a worker's part in a cut ends.
+    """The end of a worker's part in a cut.
 
     Attributes:
         sequence: Number of its last push to this share, outside closures.

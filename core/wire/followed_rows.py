@@ -36,8 +36,8 @@ class FollowRequest:
     Attributes:
         variable: The array, or table.
         part: Number of the shard in it.
-        position: From where on.
-        cursor: Where to go on; 0: begin.
+        position: Position from which changes are asked for.
+        cursor: Place at which to go on; 0: begin.
         ranges: (first, last) of the keys that are asked for, ``last`` included; empty: all keys.
     """
 
@@ -54,7 +54,7 @@ class FollowAnswer:
 
     Attributes:
         position: Position from which later changes are; of the first answer to a question.
-        next: Where to go on; 0: that was all.
+        next: Place at which to go on; 0: that was all.
         unknown: Not all changes are known: any row may have changed.
         payload_bytes: Size of the keys.
         error: Why there is no answer; None: there is one.

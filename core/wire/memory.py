@@ -1,4 +1,4 @@
-"""Where values are in memory that a ps shares with workers of its machine."""
+"""Places of values in memory that a ps shares with workers of its machine."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ MOST_SEGMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:
-    """Where a shard's values begin.
+    """The beginning of a shard's values.
 
     Attributes:
         slab: Number of the ps's segment that holds them.
@@ -31,7 +31,7 @@ class MemoryRegion:
     """A shard's values in shared memory.
 
     Attributes:
-        memory: Where they begin.
+        memory: Beginning of the values.
         num_bytes: Size of all of them. Unit: bytes.
         dtype: Dtype of the values.
         row_bytes: Size of one row. Unit: bytes.

@@ -67,8 +67,8 @@ class LayoutEntry:
         dtype: Dtype of the values in the payload; None: the variable's. int8 for rows of
             floating-point numbers: with a scale each (``core/arrays/scaled_rows.py``).
         num_bytes: Size of the values in the payload, if the worker knows it; not sent. Unit: bytes.
-        decay: For a dense ASSIGN_ADD: the shard is multiplied by ``1 - decay`` before the values
-            are added, in [0, 1].
+        decay: Part of the shard that a dense ASSIGN_ADD takes off first, in [0, 1]: the shard is
+            multiplied by ``1 - decay`` before the values are added.
     """
 
     variable: str
@@ -85,7 +85,8 @@ class WireLayout:
     """The order of shards in payloads to come; agreed on once, then named by its id.
 
     Attributes:
-        layout_id: From 1. A session may use it again for another layout, and sends that first.
+        layout_id: Id of the layout, from 1. A session may use it again for another layout, and
+            sends that first.
         entries: The shards, in order.
         sizes: int64, bytes of each dense entry in the payload.
     """
@@ -100,10 +101,10 @@ class WireLayout:
 
 @dataclass(frozen=True, slots=True)
 class PullTarget:
-    """Where the pulled bytes of one ps go.
+    """The memory into which the pulled bytes of one ps go.
 
     Attributes:
-        into: In the layout's order. They are whole afterwards.
+        into: Memory for the values, in the layout's order. They are whole afterwards.
         previous: Values that the last pull of the same layout brought, as they came; may be the
             same memory as ``into``. What did not change since is taken from there. None: it is not
             at hand.
@@ -124,9 +125,9 @@ class StepRequest:
         sequence: Sequence number of the push; 0 if nothing is pushed.
         push: Layout of ``values``, or None.
         pull: Layout of the answer, or None.
-        push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard, or
-            keys.
-        pull_rows: Per entry of ``pull`` that is not dense, row numbers or keys.
+        push_rows: Numbers in the shard, ascending int64, or keys, for each entry of ``push`` that
+            is not dense.
+        pull_rows: Row numbers or keys for each entry of ``pull`` that is not dense.
         values: The pushed values, in the layout's order.
         in_segment: Whether the row numbers and values are in a segment of the worker's, after its
             header.
@@ -183,7 +184,7 @@ class PushResult:
     """The outcome of a push.
 
     Attributes:
-        global_step: After it.
+        global_step: Global step after the push.
         staleness: Steps applied between the pull it was computed from and itself.
         duplicate: Whether it had been applied before and was not applied again.
         pulled_bytes: Values that came with it; less than the pull's size where nothing had changed.
@@ -213,8 +214,10 @@ class StepHeader:
         sequence: Sequence number of the push; 0: nothing is pushed.
         push_layout: Id of the layout of the push; 0: none.
         pull_layout: Id of the layout of the pull; 0: none.
-        push_counts: Per entry of the push that is not dense, how many rows or elements come.
-        pull_counts: Per entry of the pull that is not dense, how many rows are asked for.
+        push_counts: Number of rows or elements that come, for each entry of the push that is not
+            dense.
+        pull_counts: Number of rows that are asked for, for each entry of the pull that is not
+            dense.
         payload_bytes: Size of the row numbers and pushed values. Unit: bytes.
         global_step: Global step of the values from which the gradients were computed.
         step_increment: Added to the global step.

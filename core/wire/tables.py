@@ -28,7 +28,7 @@ def table_to_wire(options: TableOptions, rule: struct_pb2.Struct) -> ps_pb2.Tabl
     """Encode options of a table as a message.
 
     Args:
-        options: To write.
+        options: Options to write.
         rule: Update rule of the table as a message.
     """
     message = ps_pb2.TableOptions(
@@ -57,7 +57,7 @@ def table_from_wire(message: ps_pb2.TableOptions, rule: UpdateRule) -> TableOpti
     """Decode the options of a table; the ps checks their numbers when it makes the table.
 
     Args:
-        message: To read.
+        message: Message to read.
         rule: The update rule in it.
 
     Raises:
