@@ -27,7 +27,7 @@ class JobBarrier:
 
         Args:
             who: The task.
-            call: From 1, counted by this generation of it.
+            call: Number of the barrier, from 1, counted by this generation of the task.
             expected: Tasks that the barrier waits for, as they are now.
 
         Returns:

@@ -115,7 +115,7 @@ class _Closure:
 class _Worker:
     """Attributes:
     has: (closure, attempt) in the order in which they were given to it.
-    due: When the deadline of the first of them runs out, if it has begun and has one.
+    due: Time at which the deadline of the first of them runs out, if it has begun and has one.
     """
 
     has: deque[tuple[int, int]] = field(default_factory=deque)

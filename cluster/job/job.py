@@ -109,7 +109,7 @@ class Job:
         Args:
             task: Need not be in the spec: dynamic workers are not.
             now: The current time.
-            address: Where the task serves.
+            address: Address at which the task serves.
             host: Machine of the task.
             pid: Process of the task there.
             job: Id of the job it was started for; empty: it has none.

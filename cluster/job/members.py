@@ -17,9 +17,9 @@ class Member:
     """A task of the job.
 
     Attributes:
-        since: When ``state`` began.
+        since: Time at which ``state`` began.
         heard: Time of the task's last message.
-        exit_code: With which its process has ended or ends; 0: nobody has said.
+        exit_code: Exit code with which its process has ended or ends; 0: nobody has said.
         knows: The phase of the job that the task says it was told.
         is_late: Whether its lease has run out, and its process is there.
     """
@@ -42,7 +42,7 @@ class Member:
 
     @property
     def process(self) -> Process:
-        """Where it runs."""
+        """Machine and process of the task."""
         return Process(self.host, self.pid)
 
     @property

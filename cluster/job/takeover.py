@@ -18,7 +18,7 @@ _QUIET = 4  # of a lease: with five heartbeats missing in a row the process is t
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Where a task runs."""
+    """The machine and process of a task."""
 
     host: str = ""
     pid: int = 0
@@ -33,7 +33,7 @@ class Challenge:
 
     Attributes:
         newcomer: The task that asks for the place.
-        since: When it first did.
+        since: Time at which it first asked.
     """
 
     newcomer: Process
@@ -55,7 +55,7 @@ def take_place(
         task: The place.
         holder: Process that has the place.
         challenge: The newcomer, and since when it asks.
-        heard: When the holder was last heard of.
+        heard: Time at which the holder was last heard of.
         lease_s: The job's. Unit: seconds.
         now: The current time.
 

@@ -116,7 +116,7 @@ class WorkMeter:
         """Take a leader's report.
 
         Args:
-            now_s: When it came. Unit: seconds.
+            now_s: Time at which the report came. Unit: seconds.
             now: The share's configuration.
             state: State of the share at the leader.
         """

@@ -17,7 +17,7 @@ class Configuration:
 
     Attributes:
         share: Number of the share, from 0.
-        epoch: From 1; a later configuration of the share has a higher one.
+        epoch: Number of the configuration, from 1; a later one of the share has a higher one.
         leader: Answers workers.
         followers: Have everything that was answered, and may lead next.
     """

@@ -115,7 +115,7 @@ def waits_for_reads(order: Lead, *, leader_ended: bool) -> bool:
     more.
 
     Args:
-        order: To lead.
+        order: Order to lead.
         leader_ended: The leader's machine has ended the link: nothing is answered there without
             this ps.
     """
@@ -177,7 +177,7 @@ def followed_on(
     Args:
         now: Part of this ps, which has handed over in that epoch and kept what it has.
         leader: The ps that leads now.
-        epoch: In which it leads.
+        epoch: Epoch in which it leads.
         successor: The ps to which the last record has gone: it leads only if it had all of them.
     """
     if now != Replica(ReplicaRole.FOLLOWING, epoch, is_whole=True) or leader != successor:

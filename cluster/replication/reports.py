@@ -60,9 +60,9 @@ class ShareLeader:
 
     Attributes:
         share: Number of the share.
-        epoch: In which it is led.
+        epoch: Epoch in which it is led.
         leader: The ps that answers.
-        address: Where that is.
+        address: Address of the leader.
         followers: The ps that have it, too.
     """
 

@@ -28,8 +28,8 @@ def expand_host_list(text: str, name: str = "host list") -> list[str]:
     """List the hosts of a Slurm host list, in its order.
 
     Args:
-        text: For instance ``"n[1-2],m5,o[3-4,6]"``.
-        name: Where it comes from, for errors.
+        text: Slurm's list, for instance ``"n[1-2],m5,o[3-4,6]"``.
+        name: Name of the variable or flag that the list comes from, for errors.
 
     Raises:
         ConfigurationError: It does not read as a host list, or has more than :data:`MAX_ITEMS`.
@@ -76,7 +76,7 @@ def expand_counts(text: str, name: str = "tasks per node") -> list[int]:
 
     Args:
         text: Slurm's list.
-        name: Where it comes from, for errors.
+        name: Name of the variable or flag that the list comes from, for errors.
 
     Raises:
         ConfigurationError: It does not read so, or is of more than :data:`MAX_ITEMS` nodes.

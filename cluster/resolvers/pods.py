@@ -72,7 +72,7 @@ class Pod:
 
     @property
     def state(self) -> str:
-        """For people: phase and reason."""
+        """Phase and reason, for people."""
         phase = "being deleted" if self.leaving else self.phase
         if self.phase == RUNNING and not self.leaving and not self.ip:
             phase = "Running, without an address"

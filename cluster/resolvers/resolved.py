@@ -231,7 +231,7 @@ def _find_chief(
         spec: The training cluster.
         address: The chief's, as far as it was given; wins over the spec.
         dynamic: The cluster may list fewer tasks than there are.
-        was_given: By ``--chief``.
+        was_given: Whether ``--chief`` gave it.
     """
     chief = task if dynamic and task.type == CHIEF else chief_of(spec)
     if not address and chief.type in spec.jobs:

@@ -109,7 +109,9 @@ class ClusterResolver(Shown, ABC):
 
     @property
     def environment(self) -> str:
-        """Where the cluster runs; ``""`` for on premises, ``"google"`` or ``"cloud"`` elsewhere."""
+        """Environment of the cluster; ``""`` for on premises, ``"google"`` or ``"cloud"``
+        elsewhere.
+        """
         return ""
 
     @property

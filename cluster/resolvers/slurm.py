@@ -31,7 +31,7 @@ _LAUNCH = "Start every task by `srun`, inside of sbatch or salloc, or give TF_CO
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank runs: a host, and which of the tasks there it is, from 0."""
+    """A rank's place: a host, and which of the tasks there it is, from 0."""
 
     host: str
     local_id: int
@@ -77,7 +77,7 @@ def tasks_by_host(
 
     Args:
         environment: Environment variables of a task of the step.
-        tasks_per_node: For every node, or by host name; None: Slurm's numbers.
+        tasks_per_node: Number of tasks of every node, or by host name; None: Slurm's numbers.
 
     Raises:
         ConfigurationError: A variable is missing or malformed, or the lists do not fit.

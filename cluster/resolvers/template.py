@@ -23,7 +23,7 @@ def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
 
     Args:
         text: Roles and counts.
-        name: Where they come from, for the error.
+        name: Name of the flag or variable that they come from, for the error.
 
     Raises:
         ConfigurationError: The text is malformed.

@@ -49,7 +49,7 @@ def standalone_policy(*, synchronous: bool, shares_move: bool = False) -> Policy
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -63,8 +63,8 @@ class PlacedTask(TaskRun):
 
     Attributes:
         task: The task.
-        node: Where it runs.
-        address: Where it serves, host:port.
+        node: Node that runs it.
+        address: Address at which it serves, host:port.
     """
 
     task: TaskId
@@ -218,8 +218,8 @@ class StandaloneJob:
         Args:
             task: The task.
             code: Exit code as ``subprocess`` reports it.
-            settings: To start it again with; None: its node is lost.
-            why: For people, if its code does not say why.
+            settings: Settings with which to start it again; None: its node is lost.
+            why: Reason for people, if its code does not say it.
             now: The time.
 
         Returns:

@@ -48,7 +48,7 @@ class TaskRun:
 
     Attributes:
         code: Exit code as ``subprocess`` reports it; None while it runs.
-        ended: When; None while it runs.
+        ended: Time of its end; None while it runs.
         attempt: Number of times that it was started again.
     """
 

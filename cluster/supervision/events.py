@@ -41,8 +41,8 @@ class Looked:
     """The findings of a look at the processes.
 
     Attributes:
-        stopped: Since when a signal (SIGSTOP) has kept tasks stopped.
-        chief_answered: When the chief last answered; the beginning, if it never has.
+        stopped: Times since which a signal (SIGSTOP) has kept tasks stopped.
+        chief_answered: Time at which the chief last answered; the beginning, if it never has.
     """
 
     stopped: Mapping[TaskId, float]

@@ -66,7 +66,7 @@ class Verdict:
     Attributes:
         job_ends: The other tasks must be stopped.
         failed: The task's exit makes the job fail.
-        message: For people; may be empty.
+        message: Reason for people; may be empty.
     """
 
     job_ends: bool = False

@@ -14,7 +14,8 @@ class Seen:
 
     Attributes:
         code: Exit code as ``subprocess`` reports it; None: it has not ended.
-        since: When it ended, or since when a signal (SIGSTOP) has kept it stopped; None: it runs.
+        since: Time at which it ended, or since which a signal (SIGSTOP) has kept it stopped; None:
+            it runs.
     """
 
     code: int | None = None
@@ -39,8 +40,8 @@ def whom_to_kill(
     Args:
         tasks: All of them.
         chief: The chief, which may be worker 0.
-        chief_answered: When it last answered; the beginning, if it never has.
-        patience_s: For which a task may hang: a lease and a grace. Unit: seconds.
+        chief_answered: Time at which it last answered; the beginning, if it never has.
+        patience_s: Time for which a task may hang: a lease and a grace. Unit: seconds.
         now: The time.
 
     Returns:

@@ -53,7 +53,8 @@ class Restarts:
         after_peers: True: tasks that ended because of another one, see ``exits.FOLLOWED``, and ps
             that left early. False: tasks that were lost themselves, by a signal or with another
             retryable code, as long as the job goes on.
-        after_kill: With ``after_peers``: also tasks that SIGKILL has ended.
+        after_kill: Whether tasks that SIGKILL has ended are started again, too; with
+            ``after_peers``.
         most: Number of times; None: as often as they end so.
         first_wait_s: Bound of the first wait; 0: they are started at once. Unit: seconds.
         longest_wait_s: Bound of the longest wait. A task that has run for longer than that begins
