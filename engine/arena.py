@@ -1,4 +1,4 @@
-"""Where blocks get their memory: shared segments, or the heap.
+"""Memory of blocks: shared segments, or the heap.
 
 Slabs of 64 MiB hold many blocks; pages cost nothing until they are used. Each block has a cache
 line in front with its sequence lock: odd while it is written. A worker of this machine copies
@@ -72,7 +72,7 @@ class Arena:
         create_slab: Makes a slab of at least so many bytes; None: memory comes from the heap.
 
     Attributes:
-        slabs: By number.
+        slabs: Slabs by number.
     """
 
     def __init__(self, create_slab: Callable[[int], Slab] | None = None) -> None:

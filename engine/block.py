@@ -39,7 +39,7 @@ class Block(PushTarget):
 
     Args:
         shards: Shards in order, all of one dtype.
-        arena: Where the memory is taken from; None: the heap.
+        arena: Arena that the memory is taken from; None: the heap.
         number: Number of the block among those of its store.
     """
 

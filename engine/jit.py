@@ -91,7 +91,7 @@ def compile_function(
         place: Folder for this function and these types alone, in one that was checked
             (``kernel_cache.py``); None: no cache.
         begins: Called before it is compiled here.
-        clock: For tests.
+        clock: Clock, replaced in tests.
 
     Returns:
         (the compiled function, which releases the GIL; whether it came from the cache)

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and which folders may be believed.
+"""Folders of compiled kernels, and which of them may be believed.
 
 Numba's own cache keeps them; what is added here is which folder it may use. Its files are pickles:
 loading one runs what is in it. So a folder is used only if nobody else can have written into it: it
@@ -51,7 +51,7 @@ class CacheFolder:
     """The choice of a folder for kernels.
 
     Attributes:
-        path: Where kernels are kept; None: nowhere.
+        path: Folder of the kernels; None: they are not kept.
         copied_from: A folder that cannot be written to, whose files were copied to ``path``; None:
             none.
         refused: Candidates before it.
@@ -131,7 +131,7 @@ def compiling_in(folder: Path) -> Iterator[bool]:
     Nothing breaks if two do, so on a file system without locks all are.
 
     Args:
-        folder: Where Numba keeps it.
+        folder: Folder in which Numba keeps it.
 
     Raises:
         OSError: The folder cannot be opened.

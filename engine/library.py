@@ -100,7 +100,7 @@ class KernelLibrary:
 
     @property
     def folder(self) -> CacheFolder:
-        """Where compiled kernels are kept; chosen, and logged, at the first use."""
+        """Folder of the compiled kernels; chosen, and logged, at the first use."""
         if self._folder is None:
             chosen = load_settings().kernel_cache if self._chosen is None else self._chosen
             self._folder = choose_folder(candidates(chosen))

@@ -97,7 +97,7 @@ class PushTarget(ABC):
         updates: int64, per shard: how often its update rule was applied.
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
         closures: Marks as in ``applied``, for pushes of closures.
-        changes: By entry: which of its rows changed, as long as that is followed.
+        changes: Changed rows of each entry, as long as they are followed.
         is_pushed_whole: Whether pushes bring gradients for all elements of a shard.
     """
 
@@ -187,7 +187,7 @@ class PushTarget(ABC):
             entry: The entry, which is followed.
             since: Position from which on; 0: all rows.
             start: First place that is looked at.
-            stop: After the last one.
+            stop: Place after the last one that is looked at.
 
         Returns:
             int64, each once.
@@ -281,7 +281,7 @@ class RowsByKey(PushTarget):
         """Remove rows, and write others as they were copied from another replica.
 
         Args:
-            columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
+            columns: Columns by name as in ``engine.keyed.row_store.RowStore.columns``.
             removed: int64: keys whose rows are removed first.
 
         Raises:

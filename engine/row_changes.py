@@ -114,8 +114,8 @@ class RowChanges:
         """List the keys whose rows went at a position or later, int64; some may be there again.
 
         Args:
-            position: From which on; 0: none are listed, since all rows that are there are asked
-                for.
+            position: Position from which on they went; 0: none are listed, since all rows that are
+                there are asked for.
             before: Position before which they went; None: they may have gone until now.
 
         Returns:
@@ -130,7 +130,7 @@ class RowChanges:
         """Read a part of the keys of :meth:`removed_parts`, int64.
 
         Args:
-            position: From which on.
+            position: Position from which on they went.
             start: Number of keys that are left out; those of a position are always in one order.
             most: Largest number of keys to return.
         """

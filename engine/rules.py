@@ -29,7 +29,7 @@ def hyperparameters(
     Args:
         rule: The rule.
         updates: Number of times that it was applied to the variable, this time included.
-        global_step: For the learning-rate schedule.
+        global_step: Global step, for the learning-rate schedule.
         gradient_scale: Multiplies the gradient before clipping by value.
     """
     limit = rule.clipvalue if rule.clipvalue is not None else math.inf

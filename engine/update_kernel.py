@@ -45,12 +45,12 @@ class UpdateKernel:
 
         Args:
             value: 1-D. Modified.
-            slots: At most three, as large as ``value`` or empty. Modified.
+            slots: Slots, at most three, as large as ``value`` or empty. Modified.
             gradient: 1-D; as large as ``value``, or ``rows.size`` times ``width``.
             rows: int64, ascending, each once, in ``[0, value.size / width)``; None: a dense
                 gradient.
             width: Elements of a row; not used without ``rows``.
-            scalars: In the order that the kernel says.
+            scalars: Scalars in the order that the kernel says.
 
         Raises:
             ValueError: An argument has the wrong size, dtype or layout. Nothing was changed.

@@ -26,7 +26,7 @@ class DistinctKeys(NamedTuple):
         unique: int64, shape ``(count,)``: those of the first ps, of the second and so on, each in
             the order in which they first stand.
         inverse: int64, shape ``(n,)``: ``unique[inverse]`` is the keys.
-        bounds: Where the keys of each ps begin, and ``count``.
+        bounds: Positions at which the keys of each ps begin, and ``count``.
     """
 
     unique: Array
@@ -40,7 +40,7 @@ def distinct(table: str, keys: Array, memory: BufferPools | None = None) -> tupl
     Args:
         table: The table's name, for messages.
         keys: int64, shape ``(n,)``. May repeat.
-        memory: For the result and to work in; None: fresh memory.
+        memory: Buffers for the result and to work in; None: fresh memory.
 
     Returns:
         (the distinct keys in the order in which they first stand, int64, shape ``(count,)``;
@@ -66,7 +66,7 @@ def distinct_by_ps(
         keys: int64, contiguous: those of the first table, of the second and so on. May repeat.
         sizes: Number of keys of each table.
         num_ps: Number of ps among which each of the tables is divided.
-        memory: For the result and to work in.
+        memory: Buffers for the result and to work in.
     """
     tables = np.zeros(len(sizes) + 1, INT64)
     np.cumsum(sizes, out=tables[1:])

@@ -32,7 +32,7 @@ class Draws:
 
     Attributes:
         constant: The value of every element; None: they are drawn.
-        seed: In [0, 2**64).
+        seed: Seed in [0, 2**64).
         normal: Whether quantiles are taken.
         scalars: float64: offset and span of what goes into the quantiles; offset and factor of the
             result.

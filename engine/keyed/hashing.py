@@ -94,7 +94,7 @@ def ps_of_keys(keys: Array, num_ps: int) -> Array:
 
     Args:
         keys: int64, shape ``(n,)``.
-        num_ps: At least 1, below ``2**31``.
+        num_ps: Number of ps, at least 1, below ``2**31``.
 
     Returns:
         int64, shape ``(n,)``, each in ``[0, num_ps)``.

@@ -21,7 +21,7 @@ class RecentRows:
     """The rows of some reads. Not thread-safe. Rows that are removed end all of it.
 
     Args:
-        memory: For copies of keys.
+        memory: Buffers for copies of keys.
     """
 
     def __init__(self, memory: BufferPools) -> None:

@@ -79,7 +79,7 @@ class RowUpdater:
             store: Store whose counts have this update in them. Modified.
             rows: int64, shape ``(n,)``, each once.
             gradients: contiguous, shape ``(n, width)``, of the store's dtype.
-            step: For the learning-rate schedule.
+            step: Global step, for the learning-rate schedule.
             scale: Multiplies the gradients, before they are clipped by value.
         """
         rule = self._rule

@@ -20,7 +20,7 @@ LAST_STEP = 2**32 - 3
 BUSY, FREE = 2**32 - 2, 2**32 - 1  # in the place of a row's step
 
 SlotColumns = Mapping[str, tuple[int, float]]
-"""By name of the slot: (elements per row, the number they begin with)."""
+"""Slots by name: (elements per row, the number they begin with)."""
 
 
 class RowStore:
@@ -35,7 +35,7 @@ class RowStore:
 
     Attributes:
         values: Shape ``(max_rows, width)``.
-        slots: By name, shape ``(max_rows, elements)``.
+        slots: Slots by name, shape ``(max_rows, elements)``.
         keys: int64; of rows that are not in use, what was there.
         uses: uint32, shape ``(max_rows, 2)``: the next two side by side; a push changes both.
         counts: Pushes of each row; stays at ``2**32 - 1``.

@@ -240,7 +240,7 @@ class KeyedTable:
         A slot that is not there begins anew.
 
         Args:
-            columns: By name as in :attr:`columns`, of equal lengths.
+            columns: Columns by name as in :attr:`columns`, of equal lengths.
 
         Raises:
             ShapeMismatchError: Columns are missing, or they have another form.

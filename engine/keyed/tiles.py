@@ -23,7 +23,7 @@ class Tile:
     Attributes:
         keys: int64, shape ``(n,)``.
         values: Shape ``(n, dim)``, the table's dtype.
-        slots: By name, shape ``(n, elements)``.
+        slots: Slots by name, shape ``(n, elements)``.
         counts: uint32, shape ``(n,)``: pushes of each row.
         last: uint32, shape ``(n,)``: the step of each row's last push.
     """
@@ -67,7 +67,7 @@ def tile_of(definition: TableDefinition, columns: Mapping[str, Array]) -> Tile:
 
     Args:
         definition: The table that gets them. A slot of it that is not there begins anew.
-        columns: By name as in ``RowStore.columns``.
+        columns: Columns by name as in ``RowStore.columns``.
 
     Raises:
         ShapeMismatchError: Columns are missing, or their lengths differ.
@@ -107,7 +107,7 @@ def used_places(columns: Mapping[str, Array]) -> Array:
     A row that went and came back while places were copied may be there twice.
 
     Args:
-        columns: By name as in ``RowStore.columns``, of equal lengths.
+        columns: Columns by name as in ``RowStore.columns``, of equal lengths.
     """
     used = np.flatnonzero(columns["last"] != FREE)
     _, first = np.unique(columns["keys"][used][::-1], return_index=True)
