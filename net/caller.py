@@ -25,7 +25,7 @@ class Sorted:
     """A connection that is to be handed over.
 
     Attributes:
-        stream: To the caller; TLS, if the port requires it, has begun.
+        stream: Connection to the caller; TLS, if the port requires it, has begun.
         arrival: Kind of the connection.
         refusal: The error that it must be answered with; None: it may be served.
     """
@@ -137,7 +137,7 @@ class Caller:
 
     @property
     def address(self) -> str:
-        """Where it comes from, for messages."""
+        """Address of the other end, for messages."""
         with contextlib.suppress(OSError):
             name = self.connection.getpeername()
             if isinstance(name, tuple):

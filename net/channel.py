@@ -26,7 +26,7 @@ def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Chann
 
     Args:
         address: host:port.
-        settings: For the bounds, and how this task authenticates itself.
+        settings: Settings, for the bounds and the credentials of this task.
         who: Principal of this task.
 
     Raises:

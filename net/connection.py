@@ -54,7 +54,8 @@ class Connection:
         received: Bytes that were read from the stream already.
 
     Attributes:
-        deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
+        deadline: Time at which sending and receiving raise TimeoutError, on the clock of
+            ``time.monotonic``.
         receive_deadline: Deadline of receiving alone, for one thread that receives while another
             sends; None: ``deadline``.
         frame_s: Longest time that a peer that is served may take to send the rest of a frame, and

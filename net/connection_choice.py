@@ -9,7 +9,7 @@ from enum import StrEnum, auto
 
 
 class ConnectionKind(StrEnum):
-    """From the fastest to the slowest."""
+    """Kind of a connection, from the fastest to the slowest."""
 
     SHARED_MEMORY = "shm"
     UNIX = auto()
@@ -59,7 +59,7 @@ class ConnectionChoice:
 
     @property
     def description(self) -> str:
-        """For the status: ``tcp (connection refused)``."""
+        """Description for the status: ``tcp (connection refused)``."""
         return f"{self.kind} ({self.reason})" if self.reason else str(self.kind)
 
 

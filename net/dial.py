@@ -38,7 +38,7 @@ _REFUSAL_BYTES = 64 * 1024
 _M = TypeVar("_M", bound=Message)
 
 WrapStream = Callable[[ByteStream], ByteStream]
-"""For tests: puts a stream in between that cuts, delays or drops bytes."""
+"""A wrapper for tests: puts a stream in between that cuts, delays or drops bytes."""
 
 
 class Dialer:
@@ -49,7 +49,7 @@ class Dialer:
         peer: The task's name, for messages.
         hello: The greeting; its versions and bounds are filled in.
         who: The caller.
-        settings: For the bounds.
+        settings: Settings, for the bounds.
         wrap: Wraps every stream.
         task: The task that the certificate must name; None: any task of the job.
     """
@@ -142,8 +142,8 @@ class Dialer:
 
         Args:
             connection: Not greeted yet.
-            timeout_s: For sending and reading. Unit: seconds.
-            unix_ticket: From the welcome that named this Unix socket.
+            timeout_s: Longest time for sending and reading. Unit: seconds.
+            unix_ticket: Ticket from the welcome that named this Unix socket.
 
         Raises:
             OSError: The connection broke, or no answer came in time: the server may not be ours.

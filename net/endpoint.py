@@ -97,8 +97,8 @@ class Endpoint:
 
     Args:
         task: The server, for messages.
-        settings: For the bounds.
-        services: By name.
+        settings: Settings, for the bounds.
+        services: Services by name.
         guard: Admits callers.
         newcomers: Bounds silent connections.
         max_sessions: Most greeted connections at once.

@@ -159,7 +159,7 @@ def connect_forwarded(gateway: str, ticket: bytes, timeout_s: float) -> socket.s
     Args:
         gateway: Address of the gateway, host:port.
         ticket: Not used yet.
-        timeout_s: For the connection to the gateway. Unit: seconds.
+        timeout_s: Longest time for the connection to the gateway. Unit: seconds.
 
     Raises:
         OSError: The gateway is not reached. A ticket that is not valid shows at the first receive.

@@ -61,7 +61,7 @@ class TaskHost:
     Args:
         task: The server, for messages.
         threads: Most gRPC calls at once, beside tunnels and calls that renew leases.
-        settings: For bounds, the address to bind and the health port.
+        settings: Settings, for bounds, the address to bind and the health port.
         calls: The methods of each service.
         guard: Admits callers.
         sessions: Services of greeted connections; see :class:`~ropewalk.net.endpoint.Endpoint`.
@@ -242,5 +242,5 @@ class HostedServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port at which it listens."""
         return self._host.port

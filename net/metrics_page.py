@@ -49,7 +49,7 @@ class MetricsPage:
         collect: Reads the task's counters. Must not call other tasks.
         others: More metrics: those of the process, and those that the program has registered with
             Prometheus' library.
-        clock: For tests.
+        clock: Clock, replaced in tests.
     """
 
     def __init__(

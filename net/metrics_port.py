@@ -35,9 +35,9 @@ class MetricsPort:
     """Serves the metrics of one task, if its settings name a port.
 
     Args:
-        task: For messages.
+        task: Task of this process, for messages.
         address: The task's, or its cluster's: tells whether this is on loopback.
-        settings: For the port, and the address to bind.
+        settings: Settings, for the port and the address to bind.
         collect: Reads the task's counters, in a thread of this port.
     """
 

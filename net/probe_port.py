@@ -66,7 +66,7 @@ class HeldPort:
 
     Attributes:
         number: Number of the open file, which a task inherits.
-        variables: By which the task knows that.
+        variables: Environment variables by which the task knows that.
 
     Raises:
         OSError: The port is taken.

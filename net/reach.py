@@ -54,7 +54,7 @@ def reach(
     Args:
         dialer: Dials it.
         settings: Settings that say which connections may be used.
-        timeout_s: For the whole call. Unit: seconds.
+        timeout_s: Longest time for the whole call. Unit: seconds.
         peer: The peer's name, for messages.
 
     Raises:

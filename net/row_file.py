@@ -47,7 +47,7 @@ class RowFile:
         """Create a file of mode 0600 in a folder of mode 0700, which is made if it is not there.
 
         Args:
-            folder: On a local disk.
+            folder: Folder on a local disk.
             num_bytes: Size of the file, which is reserved. Unit: bytes.
             table: Name of the table, for messages.
 

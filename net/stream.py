@@ -60,7 +60,7 @@ class ByteStream(Protocol):
 
     @property
     def peer_address(self) -> str:
-        """Where the other end is, for messages."""
+        """Address of the other end, for messages."""
         ...
 
     @property
@@ -233,7 +233,7 @@ class SocketStream:
 
     @property
     def peer_address(self) -> str:
-        """Where the other end is, for people."""
+        """Address of the other end, for people."""
         try:
             name = self._socket.getpeername()
         except OSError:

@@ -272,7 +272,7 @@ def open_tunnel(
         authority: host:port that was dialled.
         authorization: Authenticates the caller; empty: nothing does.
         chunk_bytes: Most bytes in one message.
-        deadline: On the clock of ``time.monotonic``.
+        deadline: Time limit, on the clock of ``time.monotonic``.
 
     Raises:
         OSError: The connection is broken.

@@ -108,7 +108,7 @@ class Guard:
             operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
             authorization: Authorization that came with the call; empty: there was none.
             shown: Principal that the connection itself shows, if it does.
-            address: Where the caller is, for messages.
+            address: Address of the caller, for messages.
 
         Raises:
             UnauthenticatedError: It is not known who calls.
@@ -219,7 +219,7 @@ class Visitor:
 
     Attributes:
         principal: Principal of the caller; None: this server does not ask.
-        address: Where it is.
+        address: Address of the caller.
         is_waiting: Returns whether it still waits for the answer.
         is_connected: Returns whether its connection is open; also after the answer.
     """

@@ -90,7 +90,7 @@ class ProofChecker:
 
     Args:
         key: The shared key.
-        began: When this server began. Unit: seconds since this machine started.
+        began: Time at which this server began. Unit: seconds since this machine started.
     """
 
     def __init__(self, key: bytes, began: float) -> None:

@@ -24,7 +24,7 @@ class Status:
 
     Attributes:
         code: gRPC's; 0: success.
-        message: For people.
+        message: Text for people.
         details: A serialized ``google.rpc.Status``; empty: none.
     """
 

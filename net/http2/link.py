@@ -118,7 +118,7 @@ class Http2Link:
 
         Args:
             fields: First fields of the stream.
-            deadline: On the clock of ``time.monotonic``.
+            deadline: Time limit, on the clock of ``time.monotonic``.
             window_bytes: Number of bytes that may wait to be taken, if that is more than the limits
                 say.
 
@@ -184,7 +184,7 @@ class Http2Link:
             fields: Sent first.
             message: Bytes of the message.
             trailers: Sent last.
-            until: When it is given up, on the clock of ``time.monotonic``.
+            until: Time at which the answer is given up, on the clock of ``time.monotonic``.
 
         Raises:
             OSError: The stream or the connection is over.

@@ -1,4 +1,4 @@
-"""Where a connection comes from."""
+"""The origin of a connection."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ...cluster.access.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a connection comes from.
+    """The origin of a connection.
 
     Attributes:
         address: The client's, for messages.

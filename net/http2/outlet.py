@@ -37,7 +37,7 @@ class _Untaken:
         fields: Sent first.
         rest: Bytes that were not sent yet.
         trailers: Sent last.
-        until: When it is given up, on the clock of ``time.monotonic``.
+        until: Time at which it is given up, on the clock of ``time.monotonic``.
         has_begun: Whether its fields were sent.
     """
 
@@ -57,7 +57,7 @@ class Answers:
 
     Attributes:
         num_bytes: Memory of the answers that wait, about. Unit: bytes.
-        taken_at: When the peer took some of them last, on the clock of ``time.monotonic``.
+        taken_at: Time at which the peer took some of them last, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, state: Http2Protocol) -> None:

@@ -139,10 +139,10 @@ class Peer:
 
     Attributes:
         link: The connection.
-        number: For selectors.
-        origin: Where it comes from.
-        since: When it came, on the clock of ``time.monotonic``.
-        idle_since: When its last call ended.
+        number: Number of the open file, for selectors.
+        origin: Origin of the connection.
+        since: Time at which the connection came, on the clock of ``time.monotonic``.
+        idle_since: Time at which its last call ended.
         standing: Standing of the caller.
         caller: Principal that made the first call that was admitted; None: that is not known.
         has_called: Whether it has called anything.

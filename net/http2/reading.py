@@ -58,7 +58,7 @@ class Reading:
     Attributes:
         is_driven: Whether a selector's thread reads, by :meth:`receive_now`, when bytes have come.
         received_bytes: Number of bytes that have come.
-        last_read: When the connection was read last, on the clock of ``time.monotonic``.
+        last_read: Time at which the connection was read last, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, link: "Http2Link") -> None:
@@ -80,7 +80,7 @@ class Reading:
 
         Args:
             there: Called whenever bytes have come.
-            deadline: On the clock of ``time.monotonic``.
+            deadline: Time limit, on the clock of ``time.monotonic``.
             on_silence: Called after every second in which nothing came.
             direct: A stream, and memory that its bytes may be read into.
 

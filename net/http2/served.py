@@ -21,13 +21,13 @@ class ServedCall:
     Args:
         link: Connection of the call.
         stream: Stream of the call.
-        origin: Where it comes from.
+        origin: Origin of the call's connection.
         most_bytes: Longest request.
 
     Attributes:
         path: The method, as ``/package.Service/Method``.
         metadata: The client's, by name.
-        began: When it began, on the clock of ``time.monotonic``.
+        began: Time at which the call began, on the clock of ``time.monotonic``.
         most_bytes: Longest request.
         was_dispatched: Whether a thread works on the answer, or the call was refused: that thread
             takes the rest of what the client sends.

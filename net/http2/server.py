@@ -49,7 +49,7 @@ class Http2Server:
     """Serves methods on the connections that it accepts.
 
     Args:
-        methods: By path.
+        methods: Methods by path.
         pool: Answers calls.
         leases: Answers calls that renew a lease; None: ``pool`` does.
         limit: Most connections of known callers.

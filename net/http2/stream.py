@@ -22,7 +22,7 @@ class Http2Stream:
         has_finished: Whether this side sends nothing more.
         broken: Why it is over; empty: it is not.
         credit: Bytes that were taken and not yet granted to the peer again.
-        context: For the stream's owner.
+        context: Context that the stream's owner sets.
     """
 
     number: int

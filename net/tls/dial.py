@@ -53,7 +53,7 @@ class TlsClient:
 
         Args:
             stream: Connected, and :data:`~ropewalk.net.listener.MAGIC` was sent.
-            deadline: On the clock of ``time.monotonic``.
+            deadline: Time limit, on the clock of ``time.monotonic``.
 
         Raises:
             UnauthenticatedError: The other side has no valid certificate, or does not speak TLS.

@@ -39,8 +39,8 @@ class TlsCredentials:
     """The credentials of one state of the files.
 
     Attributes:
-        server: For accepting; None: there is no certificate.
-        client: For dialling; None: there is no CA.
+        server: TLS context for accepting; None: there is no certificate.
+        client: TLS context for dialling; None: there is no CA.
         certificate: PEM, with those of intermediate CAs; empty: none.
         key: PEM.
         ca: PEM.

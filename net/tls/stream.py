@@ -80,7 +80,7 @@ class TlsStream:
 
     @property
     def peer_address(self) -> str:
-        """Where the other end is."""
+        """Address of the other end."""
         return self._stream.peer_address
 
     @property
@@ -304,7 +304,7 @@ def shake_hands(
         context: TLS context of this side.
         host: The host that the server's certificate must name; None: this side is the server.
         peer: Name of the peer, for messages.
-        deadline: For the whole handshake, on the clock of ``time.monotonic``.
+        deadline: Time limit of the whole handshake, on the clock of ``time.monotonic``.
         first: Bytes that were read already.
 
     Raises:
