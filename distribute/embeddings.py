@@ -61,8 +61,8 @@ def embedding_lookup_sparse(
 
     Args:
         params: Table, as :func:`embedding_lookup` takes it.
-        sp_ids: Per example a list of ids, of any lengths; or what has ``indices`` of shape
-            ``(n, 2)``, ``values`` of shape ``(n,)`` and ``dense_shape``, as a ``tf.SparseTensor``.
+        sp_ids: List of ids of each example, of any lengths; or what has ``indices`` of shape ``(n,
+            2)``, ``values`` of shape ``(n,)`` and ``dense_shape``, as a ``tf.SparseTensor``.
         sp_weights: Weights in the form of ``sp_ids``, floats; None: 1.
         combiner: ``"sum"`` of weighted rows; ``"mean"``: over the sum of weights; ``"sqrtn"``: over
             the root of the sum of their squares.

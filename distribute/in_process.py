@@ -136,7 +136,7 @@ class _Plan:
 
 
 class _Reads:
-    """Where the values of certain variables are: neighbours in one block are copied by one call."""
+    """A plan for reading certain variables: neighbours in one block are copied by one call."""
 
     def __init__(self, variables: Sequence[HeldVariable], places: Sequence[LayoutRange]) -> None:
         self.kept = variables  # so that nothing else gets their ids

@@ -43,7 +43,7 @@ class LocalPs:
     Args:
         task: Task of the ps that this plays.
         who: The worker.
-        settings: For the store's bounds.
+        settings: Settings, for the store's bounds.
         store: Shared by the workers of one process; None: a new one.
     """
 

@@ -116,11 +116,12 @@ class AUC(Metric):
     ``keras.metrics.AUC``, for labels of one class.
 
     Args:
-        num_thresholds: At least 2; two lie just outside of [0, 1], the others evenly inside.
+        num_thresholds: Number of thresholds, at least 2; two lie just outside of [0, 1], the others
+            evenly inside.
         curve: ``"ROC"`` or ``"PR"``.
         summation_method: ``"interpolation"``, ``"minoring"`` or ``"majoring"``.
         name: Name of the metric.
-        thresholds: In (0, 1), ascending, instead of ``num_thresholds``.
+        thresholds: Thresholds in (0, 1), ascending, instead of ``num_thresholds``.
         from_logits: Predictions are logits, of which the sigmoid is taken.
         options: Keras' others, which are not there.
 

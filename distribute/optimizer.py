@@ -130,7 +130,7 @@ class Optimizer:
 
     @property
     def iterations(self) -> CountNow:
-        """With parameter servers the global step, else how often the variables were updated."""
+        """Number of updates of the variables; the global step with parameter servers."""
         variables = self.variables
         if variables:
             return CountNow(variables[0].strategy.extended.iterations(variables))

@@ -19,7 +19,7 @@ class OwnArrays:
     """Arrays of the program, each the value of a variable. The caller holds the strategy's lock.
 
     Args:
-        steps: On the ps.
+        steps: Steps on the ps.
         trained: Arrays that update rules change, each with its variable: on the host, writable, of
             the variable's shape and dtype. Large ones become the memory of the ps.
         others: Arrays that the program alone changes, such as averages of batch norm, in the form
@@ -139,8 +139,8 @@ class OwnValues:
     """Values of variables that the program has elsewhere, and the ps only when it is asked.
 
     Args:
-        steps: On the ps.
-        variables: By name.
+        steps: Steps on the ps.
+        variables: Variables by name.
         values: Gives what they are now: arrays of the host by name, of some or all variables.
 
     Attributes:

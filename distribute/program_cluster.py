@@ -98,7 +98,7 @@ def join_cluster(
 
     Args:
         resolver: Names the cluster and this process's task; None: TF_CONFIG or the launcher does.
-        synchronous: For a strategy whose workers find each other, and need no ps.
+        synchronous: Whether the strategy's workers find each other, and need no ps.
 
     Returns:
         Runtime of the task; None if this process is the whole cluster.

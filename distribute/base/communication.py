@@ -26,9 +26,9 @@ class CommunicationOptions:
     Attributes:
         bytes_per_pack: Small arrays travel together until a pack exceeds this; 0: all of one dtype
             are one pack.
-        timeout_seconds: After this a collective operation that waits for a worker is an error
-            naming it; 0: it waits as long as the worker lives. None: as the strategy's options say,
-            or as 0.
+        timeout_seconds: Time after which a collective operation that waits for a worker is an error
+            naming it; 0: it waits as long as the worker lives. Unit: seconds. None: as the
+            strategy's options say, or as 0.
         implementation: Carrier of the collectives.
     """
 

@@ -24,7 +24,7 @@ class Frame:
 
     Attributes:
         replica: Context of the replica; None in cross-replica context.
-        component: In an update context, which device's component is updated.
+        component: Number of the device whose component is updated, in an update context.
     """
 
     strategy: StrategyInterface
@@ -317,7 +317,7 @@ class ReplicaContext:
         Args:
             reduce_op: SUM or MEAN.
             value: Arrays, numbers or IndexedSlices, nested. IndexedSlices are concatenated.
-            options: For strategies of several workers.
+            options: Options of the collectives, for strategies of several workers.
 
         Raises:
             RuntimeError: This is not the current replica.
@@ -338,7 +338,7 @@ class ReplicaContext:
         Args:
             value: Arrays, nested. They may differ in length along ``axis``, and in nothing else.
             axis: Along which they are put together.
-            options: For strategies of several workers.
+            options: Options of the collectives, for strategies of several workers.
 
         Raises:
             RuntimeError: This is not the current replica.

@@ -33,7 +33,7 @@ class ExtendedInterface(Protocol):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Over all workers."""
+        """Number of replicas over all workers."""
 
     @property
     def first_replica(self) -> int:

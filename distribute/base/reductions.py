@@ -179,7 +179,7 @@ def axis_sums(
 
     Args:
         values: Values of the replicas, one each.
-        axis: Over which.
+        axis: Axis or axes to sum over.
         wide: Sum where a mean is computed: integers as float64, halves as float32.
 
     Raises:

@@ -24,7 +24,7 @@ from .shipping import unpickle
 
 
 class _Failed:
-    """In the place of something that could not be made: using it raises the reason."""
+    """A stand-in for something that could not be made: using it raises the reason."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -59,7 +59,7 @@ class Dataset(StreamMethods, Shown):
     itself.
 
     Args:
-        node: Where the elements come from.
+        node: Source of the elements.
         passes: Counts the passes over it and what it is derived from.
         policy: Policy by which strategies divide it between workers.
     """

@@ -33,11 +33,11 @@ class InputReplicas(Protocol):
 
     @property
     def batch_devices(self) -> tuple[str, ...]:
-        """Where the batches of each replica go."""
+        """Devices to which the batches of each replica go."""
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Over all workers."""
+        """Number of replicas over all workers."""
 
     @property
     def num_input_pipelines(self) -> int:

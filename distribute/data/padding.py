@@ -24,10 +24,10 @@ def padded(
 
     Args:
         batch_size: Elements of a batch.
-        shapes: In the elements' structure, a shape per leaf: None or -1 is the largest extent in
+        shapes: Shapes in the elements' structure, one per leaf: None or -1 is the largest extent in
             the batch. None for the whole: the largest extents.
-        values: In the elements' structure, what leaves are padded with; one value is for all
-            leaves. None: 0, and the empty string in texts.
+        values: Values to pad with, in the elements' structure; one value is for all leaves. None:
+            0, and the empty string in texts.
         drop_remainder: Leave out a last batch that is not full.
         this: The pass.
         elements: Nested arrays; each leaf has one rank in all of them.

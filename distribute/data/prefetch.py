@@ -19,7 +19,7 @@ _running: weakref.WeakKeyDictionary[threading.Thread, "_Stop"] = weakref.WeakKey
 
 
 class _EndOfElements:
-    """After the last element; carries what ended them early."""
+    """A mark behind the last element; carries what ended the elements early."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error

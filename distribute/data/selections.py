@@ -147,7 +147,9 @@ class Repeated(Selection):
 
 
 class Shuffled(Selection):
-    """In an order drawn anew in each pass, out of a buffer. As ``tf.data.Dataset.shuffle``."""
+    """A shuffle: elements in an order drawn anew in each pass, out of a buffer. As
+    ``tf.data.Dataset.shuffle``.
+    """
 
     def __init__(self, source: DatasetNode, buffer_size: int, seed: int, *, anew: bool) -> None:
         super().__init__(source)

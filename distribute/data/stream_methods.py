@@ -159,7 +159,7 @@ class StreamMethods:
 
         Args:
             element_length_func: Returns the length of an element.
-            bucket_boundaries: Where one bucket ends and the next begins, ascending.
+            bucket_boundaries: Lengths at which one bucket ends and the next begins, ascending.
             bucket_batch_sizes: Batch size of each bucket: one more than there are boundaries.
             padded_shapes: Shapes to pad to, as in :meth:`padded_batch`.
             padding_values: Values to pad with, as in :meth:`padded_batch`.
@@ -310,7 +310,7 @@ class StreamMethods:
 
         Args:
             file_pattern: A pattern, or several.
-            shuffle: In an order drawn anew in each pass; None: so.
+            shuffle: Whether the order is drawn anew in each pass; None: it is.
             seed: Seed of the order; None: 0.
 
         Raises:

@@ -37,11 +37,11 @@ class FeatureBags:
 
     Args:
         features: All features there are, by name.
-        ids: By name of the feature; see :func:`~ropewalk.distribute.embedding.inputs.bag_of`.
+        ids: Ids by name of the feature; see :func:`~ropewalk.distribute.embedding.inputs.bag_of`.
         weights: Weights by name of the feature, as ``ids``; None: 1.
 
     Attributes:
-        bags: By name of the feature.
+        bags: Bags by name of the feature.
         uses: Request to each table.
 
     Raises:
@@ -77,8 +77,8 @@ class FeatureBags:
         """Combine the rows by name of the feature, in the order in which they were asked for.
 
         Args:
-            pulled: For each of ``uses``: the distinct rows, and which of them belongs to each id;
-                None: one after the other.
+            pulled: Rows of each of ``uses``: the distinct rows, and which of them belongs to each
+                id; None: one after the other.
         """
         values = {}
         for use, (rows, inverse) in zip(self.uses, pulled, strict=True):

@@ -38,7 +38,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class RowSource(Protocol):
-    """Where rows come from: a :class:`~ropewalk.client.ps.reader_session.ReaderSession`."""
+    """A source of rows: a :class:`~ropewalk.client.ps.reader_session.ReaderSession`."""
 
     def shards(self, name: str) -> list[tuple[int, ShardDefinition]]:
         """List the shards of a table, in order, as (index of the ps, shard)."""
@@ -136,11 +136,11 @@ class FollowedTable:
         keys: Keys whose rows are kept: ranges of keys, ``last`` included; an array of keys; None:
             those that lookups bring, by how often they do.
         max_bytes: Most memory. Unit: bytes.
-        source: Where rows come from.
+        source: Source of the rows.
 
     Attributes:
         rows: Rows that are kept.
-        as_of: On the clock of ``time.monotonic``: all changes until then are in it.
+        as_of: Time up to which all changes are in it, on the clock of ``time.monotonic``.
         changes: Number of rows that the ps named: as changed, or as there when following began.
         renewed: Number of those that were pulled.
     """

@@ -15,7 +15,7 @@ MAX_BATCHES = 64
 
 Batch = TypeVar("Batch")
 Found = list[tuple[Array, Array | None]]
-"""Per table: its distinct rows, and which of them belongs to each id."""
+"""The distinct rows of each table, and which of them belongs to each id."""
 
 
 class _Wanted(Protocol):

@@ -41,7 +41,7 @@ class RowsAtOneMoment(Mapping[str, Array]):
     Attributes:
         rows: The rows by feature, as :meth:`Reader.lookup` returns them.
         global_step: Global step at that moment.
-        pushes: By task (``"worker:0"``): number of its last push that is in the rows. All up to
+        pushes: Number of the last push of each task (``"worker:0"``) that is in the rows. All up to
             there are, whichever server they went to, and none beyond.
     """
 
@@ -79,7 +79,7 @@ class Reader:
             it is that of the cluster in TF_CONFIG.
         features: Features as in the training program. Of a table its name, ``dim``, ``dtype``,
             ``vocabulary_size`` and combiner count; what a key without a row reads as, the job says.
-        keys: By name of the table: which rows to keep. Ranges ``[(first, last), …]`` of keys, both
+        keys: Rows to keep, by name of the table. Ranges ``[(first, last), …]`` of keys, both
             included; an array of keys; or ``"looked_up"``: those that lookups ask for, by how often
             they do. Tables that are not there keep none.
         max_bytes: Most memory of the rows that are kept of one table. What does not fit is looked
@@ -171,7 +171,7 @@ class Reader:
         made, admitted or counted.
 
         Args:
-            ids: By name of the feature; as :meth:`Embeddings.lookup` takes them.
+            ids: Ids by name of the feature; as :meth:`Embeddings.lookup` takes them.
             weights: Weights by name of the feature.
 
         Returns:

@@ -146,7 +146,7 @@ class RowCache:
         """Complete the rows of a lookup with those that were pulled; some of them are kept.
 
         Args:
-            lookup: From :meth:`begin`. Its rows are filled in.
+            lookup: Lookup from :meth:`begin`. Its rows are filled in.
             pulled: The rows of ``lookup.wanted``, in order; pulled after :meth:`begin`.
         """
         lookup.rows[lookup.missing] = pulled

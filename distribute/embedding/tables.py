@@ -143,14 +143,15 @@ class Embeddings:
         workers have trained in at most so many lookups of this one.
 
         Args:
-            ids: By name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
+            ids: Ids by name of the feature: integers of shape ``(examples,)`` or ``(examples, n)``,
                 :class:`Ragged`, lists of lists, or a sparse tensor.
-            weights: By name of the feature: floats of the same form, or a flat array beside
+            weights: Weights by name of the feature: floats of the same form, or a flat array beside
                 :class:`Ragged` ids; features that are not there have weights of 1. An id of weight
                 0 is left out.
 
         Returns:
-            By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
+            Rows by name of the feature: array of shape ``(examples, dim)``, or of shape
+            ``(examples, max_sequence_length, dim)``.
             max_sequence_length, dim)``.
 
         Raises:
@@ -304,8 +305,8 @@ class Lookup(Mapping[str, Array]):
         """Train the tables: summed over the replicas in sync, with the push of the step.
 
         Args:
-            gradients: By name of the feature: the gradient of what the lookup gave, of its shape.
-                Features that are not there, or None, give none.
+            gradients: Gradients by name of the feature: the gradient of what the lookup gave, of
+                its shape. Features that are not there, or None, give none.
 
         Raises:
             KeyError: A feature was not looked up.

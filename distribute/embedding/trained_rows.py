@@ -101,7 +101,7 @@ class TrainedRows(RowCache):
         """Complete the rows of a lookup; those that were pulled with their slots may be kept.
 
         Args:
-            lookup: From :meth:`begin`. Its rows are filled in.
+            lookup: Lookup from :meth:`begin`. Its rows are filled in.
             pulled: The rows of ``lookup.wanted``, in order.
             states: States of ``lookup.wanted_states``, in order, with slots and counts.
         """

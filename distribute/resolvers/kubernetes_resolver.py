@@ -70,7 +70,7 @@ class KubernetesClusterResolver(ClusterResolver):
         addresses: ``"ip"``, ``"name"`` (in DNS), or ``"auto"``: the name of pods that have one.
         pod_name: Name of this pod; None: ``POD_NAME``, or ``HOSTNAME``.
         timeout_s: Longest time that :meth:`cluster_spec` waits for pods. Unit: seconds.
-        clock: For tests.
+        clock: Clock, replaced in tests.
 
     Raises:
         ImportError: The Kubernetes client is not installed.
@@ -217,7 +217,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     @property
     def from_launcher(self) -> bool:
-        """In a pod: yes."""
+        """Whether the launcher has given the task: in a pod it has."""
         return self._within
 
     def __str__(self) -> str:

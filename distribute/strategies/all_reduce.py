@@ -98,7 +98,7 @@ class HierarchicalCopyAllReduce(_AllReduce):
     For hosts whose GPUs are linked pairwise (NVIDIA DGX-1).
 
     Args:
-        num_packs: Into how many arrays the gradients are packed; 0: they are not.
+        num_packs: Number of arrays into which the gradients are packed; 0: they are not.
     """
 
     def _reduce_flat(self, op: ReduceOp, arrays: list[Any]) -> list[Any]:
@@ -124,7 +124,7 @@ class NcclAllReduce(_AllReduce):
     Values elsewhere, and of dtypes that NCCL does not add up, are reduced on one device.
 
     Args:
-        num_packs: Into how many arrays the gradients are packed; 0: they are not.
+        num_packs: Number of arrays into which the gradients are packed; 0: they are not.
     """
 
     _warned = False

@@ -19,10 +19,10 @@ class CentralStorageStrategy(Strategy):
     """A strategy like ``tf.distribute.experimental.CentralStorageStrategy``.
 
     Args:
-        compute_devices: Where replicas run; None: every GPU, or the (logical) CPU devices without
-            one.
-        parameter_device: Where variables are; None: the compute device if there is one, else the
-            CPU.
+        compute_devices: Devices of the replicas; None: every GPU, or the (logical) CPU devices
+            without one.
+        parameter_device: Device of the variables; None: the compute device if there is one, else
+            the CPU.
 
     Raises:
         ValueError: A device is not here.

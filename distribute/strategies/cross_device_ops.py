@@ -192,7 +192,7 @@ class ReductionToOneDevice(CrossDeviceOps):
     """Everything is copied to one device, reduced there, and copied back.
 
     Args:
-        reduce_to_device: Where; None: the first device of the destinations.
+        reduce_to_device: Device that reduces; None: the first device of the destinations.
         accumulation_fn: Adds up a list of arrays; None: element-wise addition.
     """
 

@@ -53,8 +53,8 @@ class DelayedRows:
 
         Args:
             table: Name of the table.
-            steps: For how many of this worker's steps, at least 1.
-            max_bytes: When more waits, all of it travels.
+            steps: Number of this worker's steps to wait, at least 1.
+            max_bytes: Most bytes to wait; when more waits, all of it travels.
         """
         self._tables[table] = _DelayedTable(steps, max_bytes)
 

@@ -99,7 +99,7 @@ class StrategyExtended(StepInterface):
 
     @property
     def batch_devices(self) -> tuple[str, ...]:
-        """Where the batches of each replica go: to what it reads of variables."""
+        """Devices to which the batches of each replica go: to what it reads of variables."""
         return self._devices
 
     @property
@@ -354,7 +354,7 @@ class StrategyExtended(StepInterface):
             reduce_op: SUM or MEAN.
             value: PerReplica, or what every replica has.
             destinations: A variable, a distributed value, or a device's name.
-            options: For several workers.
+            options: Options of the collectives, for several workers.
 
         Returns:
             Mirrored on the destinations; the array itself on one device.

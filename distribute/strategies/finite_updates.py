@@ -42,8 +42,8 @@ class FiniteUpdates:
         """Decide whether a step is to change nothing.
 
         Args:
-            updates: By name of the variable: arrays or IndexedSlices. None at all is no step.
-            global_step: For people.
+            updates: Arrays or IndexedSlices by name of the variable. None at all is no step.
+            global_step: Global step, for people.
 
         Raises:
             NonFiniteGradientError: So many steps in a row are refused that the model has diverged.

@@ -40,8 +40,8 @@ class MultiWorkerMirroredStrategy(Strategy):
     others.
 
     Args:
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
-            process alone.
+        cluster_resolver: Source of the cluster; None: TF_CONFIG, the launcher, or this process
+            alone.
         communication_options: Packing, timeout and implementation of collective operations.
         runtime: Runtime of the task that makes the strategy; None: that of the program's cluster.
 
@@ -108,8 +108,8 @@ class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
 
     Args:
         communication: Carrier of collective operations.
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
-            process alone.
+        cluster_resolver: Source of the cluster; None: TF_CONFIG, the launcher, or this process
+            alone.
 
     Raises:
         ConfigurationError: See :class:`MultiWorkerMirroredStrategy`.

@@ -19,7 +19,7 @@ def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]
         bytes_per_pack: The limit; 0: one pack.
 
     Returns:
-        Per pack the numbers of its arrays, ascending; packs in the order they are sent.
+        Numbers of each pack's arrays, ascending; packs in the order they are sent.
     """
     if not sizes:
         return []

@@ -63,8 +63,8 @@ class ParameterServerStrategy(Strategy):
     is all of it.
 
     Args:
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
-            process alone.
+        cluster_resolver: Source of the cluster; None: TF_CONFIG, the launcher, or this process
+            alone.
         variable_partitioner: Cuts variables into shards along axis 0; see ``partitioners``.
         placement: Function that chooses a ps for each shard: ``greedy_by_bytes`` (default) or
             ``round_robin``.
@@ -368,7 +368,9 @@ class ParameterServerExtended(StrategyExtended):
 
     @property
     def alone(self) -> StepsAlone | None:
-        """Where this process has the only ps, unless a step begins with older values."""
+        """Steps of this process if it has the only ps; None: it has not, or a step begins with
+        older values.
+        """
         return None if self.runtime.in_process is None or self._prefetch else self._alone
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:

@@ -71,7 +71,7 @@ class _ReplicaState:
 
 
 class ReplicaBarrier:
-    """Where the replicas of one ``run`` wait for each other.
+    """A barrier at which the replicas of one ``run`` wait for each other.
 
     Args:
         strategy: Strategy whose replicas they are.

@@ -29,7 +29,7 @@ from .lost_writes import LostWrites
 from .server_step_count import ServerStepCount
 
 Gradients = dict[str, Array | IndexedSlices]
-"""By name of the variable."""
+"""Gradients by name of the variable."""
 
 _NO_VALUES: Mapping[str, Array | None] = {}
 # Writes wait in copies of their own for the end of a step, up to this; what is larger takes longer
@@ -318,8 +318,9 @@ class ServerStep:
         begin without them (``prefetch``). A step that is refused writes nothing.
 
         Args:
-            writes: To moving averages: ASSIGN_ADD, with the decay of what is there. To growing
-                tables: APPLY, gradients of rows.
+            writes: Writes to moving averages: ASSIGN_ADD, with the decay of what is there; and to
+                growing tables: APPLY, gradients of rows. To growing tables: APPLY, gradients of
+                rows.
         """
         self._beside += writes
         if not self._active:
@@ -351,7 +352,7 @@ class ServerStep:
         """Push what was collected.
 
         Args:
-            pulls: For the next step.
+            pulls: Names of variables to pull for the next step.
             read: Values that this step read; the next one may begin with them.
         """
         pushes, beside = self._pushes, self._beside

@@ -170,7 +170,7 @@ class ServerTables(TableRows):
         Args:
             table: Table whose gradients are then pushed by every so many steps of this worker, when
                 more waits than ``max_bytes``, in :meth:`barrier`, and at the end of the program.
-            steps: At least 1.
+            steps: Number of steps to wait, at least 1.
             max_bytes: Unit: bytes.
         """
         with self._lock:

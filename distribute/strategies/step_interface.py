@@ -164,7 +164,7 @@ class StepInterface:
         every worker asks, with the same deltas.
 
         Args:
-            deltas: By name of the variable: arrays or IndexedSlices.
+            deltas: Arrays or IndexedSlices by name of the variable.
 
         Raises:
             NonFiniteGradientError: So many steps in a row are refused that the model has diverged.

@@ -64,7 +64,7 @@ class StepsAlone:
             trained: Variables that steps change, each with the array that has its value: on the
                 host, writable, of the variable's shape and dtype.
             others: Variables that the program alone changes, in the form of ``trained``.
-            adopt: For :meth:`apply`; False: for :meth:`by_program`.
+            adopt: Whether the arrays are for :meth:`apply`; False: for :meth:`by_program`.
 
         Returns:
             The arrays; None: a variable is cut into parts.
@@ -84,7 +84,7 @@ class StepsAlone:
         """Let the program keep values of variables.
 
         Args:
-            variables: By name.
+            variables: Variables by name.
             values: Gives what they are now, by name, whenever they are read, be it for a
                 checkpoint.
 

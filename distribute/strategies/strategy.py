@@ -131,7 +131,7 @@ class Strategy(Shown):
 
     @property
     def cluster_resolver(self) -> Any:
-        """Where the cluster comes from; None for one worker."""
+        """Source of the cluster; None for one worker."""
         return None
 
     def barrier(self, timeout_s: float = 600.0) -> None:

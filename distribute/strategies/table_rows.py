@@ -52,7 +52,8 @@ class TableRows:
                 ``(n,)``. May repeat.
 
         Returns:
-            Per pair: (rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of
+            Rows of each pair: (rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``:
+            which of them belongs to each id, None: one after the other)
             them belongs to each id, None: one after the other)
 
         Raises:

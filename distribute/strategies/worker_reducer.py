@@ -35,7 +35,7 @@ class WorkersReducer(Reducer):
         devices: Devices of this worker's replicas, one each; every worker has as many.
         cross_device_ops: Reduction of values of several of them to one.
         group: The workers.
-        options: Where a call gives none.
+        options: Options for calls that give none.
     """
 
     def __init__(

@@ -142,7 +142,7 @@ class AggregatingVariable(AggregatedVariable):
 
     @property
     def device(self) -> str:
-        """Where the value is."""
+        """Device of the value."""
         return self._variable.device
 
     def read_value(self) -> Any:

@@ -43,9 +43,9 @@ class LocalVariable(Variable):
 
     Args:
         spec: Spec that was asked for; its value, if it has one, is copied.
-        strategy: Under which it was made.
-        device: Where it is.
-        name: Under which it is known; None: the one asked for.
+        strategy: Strategy under which it was made.
+        device: Device of the value.
+        name: Name under which it is known; None: the one asked for.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalVariable(Variable):
 
     @property
     def device(self) -> str:
-        """Where it is."""
+        """Device of the value."""
         return in_task(self._strategy.extended.task_name, self._device)
 
     def read_value(self) -> Any:

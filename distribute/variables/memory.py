@@ -1,4 +1,4 @@
-"""Where a variable's value and slots are: on the host, in a block like a ps's."""
+"""Memory of a variable's value and slots: on the host, in a block like a ps's."""
 
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ _NOBODY = Incarnation(TaskId("worker", 0), 1)
 
 
 class VariableMemory(Protocol):
-    """Where a value and its slots are."""
+    """Memory of a value and its slots."""
 
     updates: int
 

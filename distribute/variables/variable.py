@@ -132,7 +132,9 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     @property
     def device(self) -> str:
-        """Where its value is, or the first copy of it; named with its task, as in TensorFlow."""
+        """Device of its value, or of the first copy of it; named with its task, as in
+        TensorFlow.
+        """
         return in_task(self._strategy.extended.task_name, HOST)
 
     def _own_replica(self) -> ReplicaContext | None:
