@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Where the kubelet reads why a container has ended; it makes the file."""
+"""File from which the kubelet reads why a container has ended; it makes the file."""
 
 _INDEX_IN_JOB = "JOB_COMPLETION_INDEX"
 _POLL_S = 0.1
@@ -317,7 +317,7 @@ def write_termination_message(file: Path, code: int, report: str) -> None:
     lines of the log (``terminationMessagePolicy: FallbackToLogsOnError``), which say more.
 
     Args:
-        file: Where; outside of Kubernetes it is not there, and nothing happens.
+        file: Path of that message; outside of Kubernetes it is not there, and nothing happens.
         code: Exit code of the container.
         report: Report of the task: its last line is the sentence.
     """

@@ -13,8 +13,7 @@ class LazyGroup(click.Group):
     """A group that imports a command when its name is used, or all of them for its help.
 
     Args:
-        members: Where each command is, by its name: ``".module:attribute"``, relative to this
-            package.
+        members: Places of the commands by name: ``".module:attribute"``, relative to this package.
         arguments: Arguments of :class:`click.Group`.
     """
 

@@ -59,7 +59,7 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
     Args:
         address: host:port.
         settings: Settings of this machine's tasks.
-        timeout_s: For each step. Unit: seconds.
+        timeout_s: Time limit of each step. Unit: seconds.
 
     Returns:
         A step for each of :data:`NAMES`.

@@ -74,7 +74,7 @@ class SingleRole(Role):
 
 
 class Storage(Part):
-    """Where checkpoints go: a folder that all tasks see, or a URL."""
+    """Storage of checkpoints: a folder that all tasks see, or a URL."""
 
     model_dir: str = Field(
         default="",

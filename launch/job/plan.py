@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .parts import Resources
 
 ANY_ROLE = ""
-"""In place of a role: what the tasks of all roles share."""
+"""Stand-in for a role: what the tasks of all roles share."""
 
 _TLS_FILES = {"CERT": "tls.crt", "KEY": "tls.key", "CA": "ca.crt"}
 _TOKEN = "token"  # noqa: S105 - the name of a file
@@ -28,15 +28,15 @@ _TOKEN_KEYS = "token.pub"  # noqa: S105
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the tasks of a launcher run.
+    """Place of a launcher's tasks.
 
     Attributes:
         checkpoints: Folder of the models, where the job file names no model directory.
         tls: Folder of the certificate, its key and the CA.
         token: Folder of the token and of the keys of all tokens.
-        health_port: For probes.
-        metrics_port: For Prometheus.
-        grace_s: From a request to stop to SIGKILL. Unit: seconds.
+        health_port: Port for probes.
+        metrics_port: Port for Prometheus.
+        grace_s: Time from a request to stop to SIGKILL. Unit: seconds.
         join_timeout_s: Longest time that tasks wait for each other. Unit: seconds.
         orphan_s: Longest time that they go on without a chief that is to return. Unit: seconds.
         address: Variables by which a task finds itself and the others.
@@ -80,7 +80,7 @@ def plan_task(job: "JobFile", role: str, place: Place, parts: tuple[Part, ...]) 
     Args:
         job: The job.
         role: The role.
-        place: Where its tasks run.
+        place: Place of its tasks.
         parts: Decisions about variables that apply there. The later ones win.
     """
     return TaskPlan(

@@ -26,7 +26,7 @@ MOST_BYTES = 4 * _MOST_CHARACTERS
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """Where something is written; both count from one."""
+    """Position in a text; both numbers count from one."""
 
     line: int
     column: int

@@ -43,7 +43,7 @@ class ShippedCode:
     Attributes:
         job: Name of the job.
         package: The packed project.
-        flags: By which a command sends it again.
+        flags: Flags with which a command sends it again.
     """
 
     job: str

@@ -95,7 +95,7 @@ class TaskLine:
         state: State of the pod, as in :class:`PodState`, or ``Missing``.
         age_s: Age of the pod; None: there is none.
         pod: Name of the pod; empty: there is none.
-        node: Where it runs; empty: nowhere yet.
+        node: Node that runs it; empty: none yet.
         restarts: Restarts of its container, and pods of the task that failed before.
         exit_code: Exit code of its last container that ended.
         reason: Why it does not run.
@@ -126,9 +126,9 @@ class ClusterStatus:
         name: Name of the job.
         phase: ``Absent``, ``Pending``, ``Running``, ``Suspended``, ``Done`` or ``Failed``.
         reason: Why it failed, is suspended, or does not go on.
-        exit_code: With which a command that waited for it ends: 0 when done, the failed task's
-            when failed; None while it goes on.
-        tasks: By role and index.
+        exit_code: Exit code of a command that waited for it: 0 when done, the failed task's when
+            failed; None while it goes on.
+        tasks: Tasks by role and index.
         progress: Progress that its chief has written, if it may.
     """
 

@@ -25,7 +25,7 @@ class LogLine:
     """A line of a log.
 
     Attributes:
-        text: Without its time and end.
+        text: Text of the line without its time and end.
         time: Time as the API wrote it, to the second; empty: the line had none, so it is the
             kubelet's, which writes its errors into the stream with status 200
             (kubernetes/kubernetes#142258).

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """From ``now`` to ``then`` tasks of a role.
+    """A change of a role's tasks from ``now`` to ``then``.
 
     Attributes:
         role: Workers or ps.

@@ -26,7 +26,7 @@ class LocalResult:
     Attributes:
         exit_code: 0, or the first failing task's as a shell shows it.
         exits: Exit status per task, as ``subprocess`` reports it (negative: a signal).
-        model_dir: Where its checkpoints are.
+        model_dir: Directory of its checkpoints.
         first_failure: The task that failed first, if any.
         status: The last status from the chief.
         metrics: Metrics of the last evaluation.

@@ -73,8 +73,8 @@ class LocalJob:
         cluster: Roles of the cluster.
         program: The user's.
         arguments: Arguments of the program.
-        settings: For every task; ``model_dir`` must be set.
-        display: Where output and progress go.
+        settings: Settings of every task; ``model_dir`` must be set.
+        display: Display to which output and progress go.
         resume: The command that would go on with this job, for people; empty: it is not shown.
         of_roles: Extras that tasks of a role get beside that, by role.
         restarts: Number of times that a lost chief is started again.

@@ -29,11 +29,11 @@ class StatusWatch:
 
     Args:
         address: The chief's.
-        settings: For the connection.
+        settings: Settings, for the connection.
 
     Attributes:
         last: The last status; None: there is none yet.
-        asked: When it was asked for. Monotonic time.
+        asked: Time at which it was asked for. Monotonic time. Monotonic time.
     """
 
     def __init__(self, address: str, settings: Settings) -> None:
@@ -52,7 +52,9 @@ class StatusWatch:
 
     @property
     def answered(self) -> float:
-        """When the chief last answered, or this began; now, if it is not asked. Monotonic time."""
+        """Time at which the chief last answered, or this began; now, if it is not asked. Monotonic
+        time.
+        """
         return self._answered if self._thread.is_alive() else time.monotonic()
 
     def stop(self, timeout_s: float) -> None:

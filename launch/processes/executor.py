@@ -29,7 +29,7 @@ class Work:
     """A task to carry out. All functions are called in its thread.
 
     Attributes:
-        name: For threads and logs.
+        name: Name for threads and logs.
         tf_config: The TF_CONFIG of the task, by which processes that it has detached are known.
         make: Starts the process. May take long, and may raise.
         begin: Called with the process once it can be signalled.

@@ -124,7 +124,7 @@ def start_python(
         environment: All variables.
         death_pipe: Tells it of the end of this process.
         stdin: Standard input, as ``subprocess.Popen`` takes it.
-        output: Where stdout and stderr go; None: where those of this process do.
+        output: File to which stdout and stderr go; None: where those of this process do.
         further: Open files that it inherits.
     """
     return subprocess.Popen(

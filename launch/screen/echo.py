@@ -1,4 +1,4 @@
-"""Where the commands print: text of others goes to the terminal through here, and cannot steer it.
+"""Printing by the commands: text of others goes to the terminal through here, and cannot steer it.
 
 Tables and progress go through :mod:`~ropewalk.launch.screen.terminal`, which loads rich.
 """
@@ -13,7 +13,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
     Args:
         text: Maybe a stranger's, or with one's in it.
-        err: To stderr.
-        nl: With a line end.
+        err: Whether to print to stderr.
+        nl: Whether to end the line.
     """
     click.echo(terminal_text(text, colours=True), err=err, nl=nl)

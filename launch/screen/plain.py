@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Where a launcher's output goes."""
+    """The output of a launcher."""
 
     @property
     def width(self) -> int:

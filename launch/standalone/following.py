@@ -33,8 +33,8 @@ class Following:
     Args:
         client: Client of the gateway.
         job: Id of the job.
-        display: Where lines and progress go.
-        settings: To ask the job's chief for its progress.
+        display: Display to which lines and progress go.
+        settings: Settings with which the job's chief is asked for its progress.
         patience_s: Longest time that the gateway may be silent.
     """
 

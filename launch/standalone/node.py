@@ -54,7 +54,7 @@ class NodeAgent:
     Args:
         task: Role and number of the node.
         gateway: Address of the gateway.
-        host: Where others reach the tasks that run here.
+        host: Host at which others reach the tasks that run here.
         settings: Settings of the daemon; its tasks have the same but for what their job says.
     """
 
