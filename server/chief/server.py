@@ -20,7 +20,7 @@ class ChiefServer(HostedServer):
         task: The chief.
         expected: Tasks of the spec and their addresses.
         settings: Lease and bind rule.
-        clock: For tests.
+        clock: Clock, replaced in tests.
         job_id: Id of the job; None: it is set later, and no task can register before.
     """
 

@@ -21,8 +21,8 @@ class Piece:
     """A part of a log.
 
     Attributes:
-        lines: In order.
-        offset: Where the next ones begin.
+        lines: Lines in order.
+        offset: Offset at which the next ones begin.
         dropped: Bytes before them that are no longer kept.
     """
 

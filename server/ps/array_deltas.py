@@ -27,7 +27,7 @@ class ArrayDelta:
 
     Args:
         image: The block, planned at the moment that is saved.
-        changed: For each piece its changed rows, from its first row on.
+        changed: Changed rows of each piece, from its first row on.
         cut: The moment, if there is one.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Since when a store knows what changed: since the whole checkpoint that deltas may name.
+"""Moments since which a store knows what changed: since the whole checkpoint that deltas may name.
 
 There is one such moment at a time: that of the last whole checkpoint which was written for deltas.
 A delta of another one, or by a ps that has come to lead since, is written whole, so what it lacks

@@ -13,7 +13,7 @@ from ...core.wire.closure_pushes import ClosureMarks, ClosureRun
 
 @dataclass(slots=True)
 class ClosurePushLog:
-    """Per lane: its closure and that one's last complete push. The caller locks.
+    """Closure of each lane, and that one's last complete push. The caller locks. The caller locks.
 
     Attributes:
         limit: Most lanes.

@@ -16,7 +16,7 @@ from ...core.task import Incarnation, TaskId
 
 @dataclass(slots=True)
 class PushLog:
-    """Per task: its generation and its last complete push. The caller locks.
+    """Generation and last complete push of each task. The caller locks. The caller locks.
 
     Attributes:
         limit: Most tasks it remembers.

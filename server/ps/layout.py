@@ -91,9 +91,9 @@ class Layout:
     """The compiled layout of a step's payload.
 
     Attributes:
-        ranges: In payload order.
-        pending: Per range, how many ranges of its block follow. A block is changed once per push,
-            when its last range has arrived.
+        ranges: Ranges in payload order.
+        pending: Number of ranges of its block that follow each range. A block is changed once per
+            push, when its last range has arrived.
         dense_bytes: Bytes of the dense ranges.
         numbered: The other ranges, whose payload has row or element numbers, or keys.
         num_entries: Number of shards.
@@ -125,7 +125,7 @@ class Layout:
         """Check row and element numbers before anything is applied. Keys may be any.
 
         Args:
-            rows: Per numbered range its rows or elements, or keys.
+            rows: Rows or elements, or keys, of each numbered range.
             task: The ps, for messages.
 
         Raises:

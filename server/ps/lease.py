@@ -24,7 +24,7 @@ class ChiefLease:
     """The chief's lease on a ps, and which job that is. Thread-safe.
 
     Args:
-        clock: For the lease.
+        clock: Clock of the lease.
         job: Id of the job this ps was started for; empty: it takes that of its chief.
 
     Attributes:
@@ -140,7 +140,7 @@ class ChiefLease:
 
     @property
     def chief_address(self) -> str:
-        """Where the chief serves; empty without a chief."""
+        """Address at which the chief serves; empty without a chief."""
         with self._lock:
             return self._address
 

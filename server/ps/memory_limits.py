@@ -26,7 +26,7 @@ class HeldBytes(NamedTuple):
     """Bytes of values and slots.
 
     Attributes:
-        memory: In memory.
+        memory: Bytes in memory.
         disk: Reserved on disk.
     """
 

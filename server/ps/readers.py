@@ -48,7 +48,7 @@ class NamedRows:
 
     Attributes:
         reader: The reader.
-        layout: Where they are.
+        layout: Places of the rows.
         rows: Keys or numbers of rows, by range of the layout.
     """
 

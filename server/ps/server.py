@@ -58,7 +58,7 @@ class PsServer(HostedServer):
     Args:
         task: The task of this ps.
         settings: Settings of this task.
-        clock: For tests.
+        clock: Clock, replaced in tests.
         has_chief: Whether the cluster is known to have a task of the type chief; else it is once
             one has attached.
     """

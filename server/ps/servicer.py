@@ -48,7 +48,7 @@ class ParameterServerServicer:
         lease: Lease of the job's chief; updated by ``Attach`` and ``EndJob``.
         generation: Generation of this ps; if it changes, a client knows its variables are gone.
         limiter: Counts the workers that have a session.
-        model_dir: Where checkpoints are.
+        model_dir: Directory of the checkpoints.
     """
 
     def __init__(

@@ -40,9 +40,9 @@ class ShardTable:
 
     Args:
         task: The ps, for messages.
-        settings: For the bounds.
+        settings: Settings, for the bounds.
         restored: Called with the global step of a checkpoint that new shards have values of.
-        records: To the ps that follow this one.
+        records: Records to the ps that follow this one.
     """
 
     def __init__(

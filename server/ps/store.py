@@ -50,7 +50,7 @@ class PushRequest:
     """A push and its row numbers; its values are fetched while it is applied.
 
     Attributes:
-        rows: Per numbered range its rows or elements, strictly ascending int64; or keys.
+        rows: Rows or elements of each numbered range, strictly ascending int64; or keys.
         changed: Id of a bound update rule -> the one to run instead.
         segment: Shared memory that the values are in, if they are.
     """
@@ -77,7 +77,7 @@ class Store:
 
     Args:
         task: The ps, for messages.
-        settings: For the bounds.
+        settings: Settings, for the bounds.
         share: Number of the share that these shards are; None: the ps's own.
         beside: Counts what the ps holds in other stores.
 
@@ -85,9 +85,9 @@ class Store:
         contents: Identity of what is held here: followers take it over, and a worker that finds
             another one knows that its variables are gone.
         table: The shards.
-        records: To the ps that follow this store.
+        records: Records to the ps that follow this store.
         cuts: Moments of all ps that are taken, or kept.
-        bases: Since which whole checkpoint it is known what changed.
+        bases: Whole checkpoint since which it is known what changed.
         readers: Readers of rows, which follow their changes.
     """
 

@@ -170,7 +170,7 @@ def restore_table(
     rule; under another one they begin anew.
 
     Args:
-        block: Without rows.
+        block: Part of a table, without rows.
         reader: The checkpoint.
         check: Called for each piece; raises to give up.
 

@@ -104,7 +104,7 @@ class ShareCuts:
         applied: Number of a worker's last push outside closures.
 
     Attributes:
-        gate: Where pushes ask whether they may be applied; None: they may.
+        gate: Gate that pushes ask whether they may be applied; None: they may.
         image: Image that is asked before values are changed; None: nothing is kept.
     """
 

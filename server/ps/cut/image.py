@@ -41,7 +41,7 @@ class KeptPiece:
 
     Attributes:
         start: The first element, in the memory of the block.
-        stop: After the last one.
+        stop: The first element after the piece.
         kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
         room: Memory for the copies, uint8; None: it is taken when they are made.
         is_read: Whether it is no longer needed.
@@ -107,7 +107,7 @@ class BlockImage:
         rooms: Memory for copies of the first pieces.
 
     Attributes:
-        pieces: In the order of their elements.
+        pieces: Pieces in the order of their elements.
         versions: Version of each shard.
         updates: Number of updates of each shard.
         applied: The last push of each task that is in all values.

@@ -37,7 +37,7 @@ class ShareCut:
     Attributes:
         number: Number of the cut in the job, which ascends.
         workers: Workers whose marks it waits for.
-        until: When it is void if a mark is missing. Unit: seconds, of the caller's clock.
+        until: Time at which it is void if a mark is missing. Unit: seconds, of the caller's clock.
         marks: The marks that have come.
         void_because: Why it is void; empty: it is not.
     """

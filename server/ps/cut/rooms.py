@@ -18,7 +18,9 @@ from ..tensor_plan import plan_of
 _TOGETHER_BYTES = 32 * 1024 * 1024  # of some pieces, given back when all of them are read
 
 Rooms = dict[int, list[Array]]
-"""By ``id`` of a block, for each of its pieces from the first one on: uint8, of the same size."""
+"""Memory for each piece of a block from the first one on, by ``id`` of the block: uint8, of the
+same size.
+"""
 
 
 def make_rooms(

@@ -72,7 +72,7 @@ class Follower:
             block's lock. It gets no updates of the others: their tiles have them.
         is_needed: Whether answers wait for it.
         borrowed: Position of the last record that refers to a worker's segment.
-        granted_until: Until when it makes no other ps lead: see ``replica.GRANT_S``.
+        granted_until: Time until which it makes no other ps lead: see ``replica.GRANT_S``.
         checked: The record whose acknowledgement extends that, and when it was sent.
         copied_bytes: Bytes of values and slots that were copied to it.
         broken: Why nothing can be sent to it any more.

@@ -28,7 +28,7 @@ class LeaderRecords:
         is_whole: Whether this ps has all that the leader has, and gets no copy.
 
     Attributes:
-        heard: When it has heard of the leader last, by the clock of ``time.monotonic``.
+        heard: Time at which it has heard of the leader last, by the clock of ``time.monotonic``.
         has_ended: Whether the leader has ended the link.
     """
 
@@ -63,7 +63,7 @@ class LeaderRecords:
         """Carry out a record of the leader.
 
         Args:
-            epoch: In which it leads.
+            epoch: Epoch in which it leads.
             position: Position of the record, on its link.
             record: Returns the record.
             accepted: Called before that and before the record is carried out, when it is sure that

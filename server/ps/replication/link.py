@@ -30,10 +30,10 @@ class RemoteLink:
 
     Args:
         follower: The ps that follows.
-        address: Where it is.
+        address: Address of the follower.
         leader: Incarnation of this ps, which leads.
         share: Number of the share.
-        epoch: In which this ps leads it.
+        epoch: Epoch in which this ps leads it.
         goes_on: The follower has what this ps has, and is copied nothing: this ps followed it, and
             it has handed over.
         stream: Hears the acknowledgements.

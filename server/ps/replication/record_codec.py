@@ -42,7 +42,7 @@ class RecordEncoder:
     """Encodes the records of one link.
 
     Args:
-        epoch: In which the leader leads.
+        epoch: Epoch in which the leader leads.
         segments: Segments that the follower has; None: it can have none.
 
     Attributes:
@@ -185,7 +185,7 @@ class RecordDecoder:
         targets: Blocks and tables that are here already.
 
     Attributes:
-        dtypes: Per block that of its values, and that of its slots.
+        dtypes: Dtypes of each block: that of its values, and that of its slots.
     """
 
     def __init__(

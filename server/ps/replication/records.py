@@ -22,7 +22,7 @@ class BlockUpdated:
 
     Attributes:
         block: Number of the block.
-        info: With the global step that the leader has resolved.
+        info: Numbers of the step, with the global step that the leader has resolved.
         segment: Segment of the worker in which values of gradients are; None: in memory of this
             process. They may be read until the worker's next push is answered, which waits for all
             who read this one.
@@ -168,7 +168,7 @@ class RowsCopied:
 
     Attributes:
         block: Number of the block.
-        columns: By name as in ``engine.keyed.row_store.RowStore.columns``.
+        columns: Columns by name as in ``engine.keyed.row_store.RowStore.columns``.
         removed: Keys whose rows are removed first, int64.
         anew: All rows are removed first.
     """
@@ -226,7 +226,7 @@ class HandedOver:
     """The last record: the leader answers nothing any more, and the follower leads.
 
     Attributes:
-        epoch: In which it leads.
+        epoch: Epoch in which the follower leads.
         chief: Chief that has ordered that.
         address: Address of the leader, which follows without a copy; empty: it has not done all of
             this.

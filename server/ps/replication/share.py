@@ -197,7 +197,7 @@ class ReplicatedShare:
 
         Args:
             order: The order.
-            address: Where the successor is.
+            address: Address of the successor.
             last: Last record that it gets.
 
         Raises:
@@ -405,7 +405,7 @@ class ReplicatedShare:
 
         Args:
             leader: Leader that copies its share here.
-            epoch: In which it leads.
+            epoch: Epoch in which it leads.
             break_link: Ends its link. From any thread.
 
         Returns:

@@ -22,7 +22,7 @@ class LeaderLink(Protocol):
     """The link of a leader that this ps follows, or followed last.
 
     Attributes:
-        heard: When it has heard of the leader last, by the clock of ``time.monotonic``.
+        heard: Time at which it has heard of the leader last, by the clock of ``time.monotonic``.
         has_ended: Whether the leader has ended the link.
     """
 
