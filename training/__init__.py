@@ -1,4 +1,4 @@
-"""For training programs: progress, evaluation beside the job, and bridges to frameworks.
+"""Support for training programs: progress, evaluation beside the job, and bridges to frameworks.
 
 As ``ropewalk.training`` it has the names that ``api/training.py`` lists. No module is called as a
 framework is.

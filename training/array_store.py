@@ -59,7 +59,7 @@ class ArrayStore(NamedArrays):
             are made on the servers.
         optimizer: Optimizer whose rule is applied to what is pushed; or one for each name; None:
             only ``push_delta`` and ``assign`` change values.
-        strategy: Where the arrays live; None: the current one.
+        strategy: Strategy under which the arrays live; None: the current one.
         name: Comes first in every name.
         mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
             examples; False: added up.
@@ -68,10 +68,10 @@ class ArrayStore(NamedArrays):
         tables: Variables by name that are read by their names or by rows alone: no tree has them.
 
     Attributes:
-        strategy: Where the arrays live.
+        strategy: Strategy under which the arrays live.
         mean: Whether gradients are averaged, as the constructor was told; may be changed between
             two steps.
-        variables: By name.
+        variables: Variables by name.
 
     Raises:
         ValueError: Two leaves have one name, or a variable is another strategy's.
@@ -236,7 +236,7 @@ class ArrayStore(NamedArrays):
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
             assigned: Values to overwrite in the same push, by name; not with replicas in sync.
             rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
-            kept: With ``update``, as :meth:`push_by` takes it.
+            kept: State to keep with ``update``, as :meth:`push_by` takes it.
             averages: Moving averages, as :meth:`push_averages` takes them; in sync those of a
                 worker.
             reduced: Whether gradients are those of :meth:`reduce`.
@@ -313,7 +313,7 @@ class ArrayStore(NamedArrays):
         For what has to see them before :meth:`exchange`; outside of ``run``, on every worker.
 
         Args:
-            gradients: By name: arrays or IndexedSlices.
+            gradients: Gradients by name: arrays or IndexedSlices.
 
         Raises:
             RuntimeError: With several replicas in this process, unless the store is ``of_worker``.
@@ -339,11 +339,11 @@ class ArrayStore(NamedArrays):
         replica has to call this.
 
         Args:
-            gradients: By name; None for none.
+            gradients: Gradients by name; None for none.
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
             assigned: Values to overwrite in the same push, by name; not with replicas in sync.
             rows: Gradients of tables, by name, of a strategy with one replica.
-            kept: With ``update``, as :meth:`push_by` takes it.
+            kept: State to keep with ``update``, as :meth:`push_by` takes it.
             averages: Moving averages, as :meth:`push_averages` takes them.
             beside: Pushes what is no array of the store, for a strategy with one replica.
 

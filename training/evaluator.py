@@ -35,7 +35,7 @@ class SidecarEvaluator:
 
     Args:
         evaluate: Given all variables by name, returns metrics by name.
-        checkpoint_dir: Where the job writes; None: ``model_dir`` of the settings.
+        checkpoint_dir: Folder into which the job writes; None: ``model_dir`` of the settings.
         poll_s: Time between looks for a new checkpoint. Unit: seconds.
         max_evaluations: End after so many; None: with the job's final checkpoint. One that was
             there before is none if a job goes on from it, which is waited for as long as tasks

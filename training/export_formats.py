@@ -132,7 +132,7 @@ def write_keras(arrays: Mapping[str, Array], target: Path, model: Any) -> None:
     """Write a model with these weights, as ``keras.models.load_model`` reads it.
 
     Args:
-        arrays: By the paths of the model's weights.
+        arrays: Arrays by the paths of the model's weights.
         target: Ends in ``.keras``.
         model: Built; its weights are overwritten.
 

@@ -82,7 +82,7 @@ def export(
         target: A path of this machine. Its folder exists.
         format: Format of the file; None: as the target's ending says: ``.safetensors``, ``.pt``,
             ``.pth``, ``.keras``.
-        model: For ``keras``: built, of the same layers. Its weights are overwritten.
+        model: Model for ``keras``: built, of the same layers. Its weights are overwritten.
         names: Names of the variables; None: all.
         prefix: Only those that begin with it, under names without it.
         overwrite: Whether to replace what is there.

@@ -23,14 +23,14 @@ class NamedArrays(Shown):
 
     Args:
         arrays: First values, as a nested structure.
-        strategy: Where the arrays live; None: the current one.
+        strategy: Strategy under which the arrays live; None: the current one.
         name: Comes first in every name.
         tables: Variables by name that are in no tree.
 
     Attributes:
-        strategy: Where the arrays live.
-        variables: By name. A program may have several models of the same names, one for each fold
-            of its data, say: the variables of the second begin with ``model_2/``.
+        strategy: Strategy under which the arrays live.
+        variables: Variables by name. A program may have several models of the same names, one for
+            each fold of its data, say: the variables of the second begin with ``model_2/``.
 
     Raises:
         ValueError: Two leaves have one name, or a variable is another strategy's.

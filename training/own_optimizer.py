@@ -18,7 +18,7 @@ def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
     """Choose where an optimizer runs.
 
     Args:
-        place: Where it runs according to the table of rules.
+        place: Place of the optimizer according to the table of rules.
         deltas: Whether it may run on the worker.
         name: Name of the optimizer, for messages.
 

@@ -39,7 +39,7 @@ class RulesByName:
         """Collect what each optimizer has to apply: pairs of gradient and variable.
 
         Args:
-            gradients: By names of the store: arrays, IndexedSlices, or None for none.
+            gradients: Gradients by names of the store: arrays, IndexedSlices, or None for none.
             scale: Multiplies them; None: they stay as they are.
 
         Raises:

@@ -23,9 +23,9 @@ class SharedModel:
     """A store of a model's arrays, and of what its optimizer knows besides.
 
     Args:
-        arrays: By name first values, or variables that are there already.
+        arrays: First values by name, or variables that are there already.
         optimizer: Optimizer, as a store takes it; None: it runs on this worker.
-        strategy: Where the arrays live.
+        strategy: Strategy under which the arrays live.
         kept: State of an optimizer on this worker; None: there is nothing to keep.
         count: Count that a schedule on the servers goes by; None: there is none.
         mean, of_worker, tables: Arguments of the store.

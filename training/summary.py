@@ -54,7 +54,7 @@ Step = Any
 
 
 class SummaryWriter:
-    """Where summaries go. Made by :func:`create_file_writer`; thread-safe.
+    """A way for summaries to event files. Made by :func:`create_file_writer`; thread-safe.
 
     The file is made with the first summary, so a program may make a writer before its strategy.
 

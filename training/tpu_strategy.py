@@ -106,7 +106,7 @@ class TPUStrategy(Strategy):
 
         Args:
             tensor: An array, not one of a function that is being traced.
-            logical_device_id: In ``[0, logical devices of a replica)``.
+            logical_device_id: Number in ``[0, logical devices of a replica)``.
 
         Raises:
             ValueError: There is no such logical device.
@@ -135,8 +135,8 @@ class TPUStrategy(Strategy):
 
         Args:
             tensor: An array, or one of a function that is being traced.
-            partition_dimensions: Into how many parts each axis is cut; their product is the number
-                of logical devices.
+            partition_dimensions: Number of parts into which each axis is cut; their product is the
+                number of logical devices.
 
         Raises:
             ValueError: Another number of axes or of parts, or an axis that cannot be cut so.
@@ -217,7 +217,7 @@ class TPUExtended(MirroredExtended):
 
     Args:
         strategy: Strategy whose algorithms these are.
-        jax_devices: Per replica its logical devices.
+        jax_devices: Logical devices of each replica.
 
     Attributes:
         jax: The module.

@@ -59,7 +59,7 @@ def reduce_replicas(
         strategy: The replicas' strategy.
         op: Operation of the reduction.
         names: Names of the values.
-        columns: In the order of names: the values of all replicas of this process.
+        columns: Values of all replicas of this process, in the order of names.
     """
     replicas = len(strategy.extended.replica_devices)
     pairs = [(on_every_replica(column, replicas), HOST) for column in columns]

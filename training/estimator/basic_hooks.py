@@ -26,8 +26,8 @@ class StopAtStepHook(SessionRunHook):
     """Ends a training.
 
     Args:
-        num_steps: After so many steps of the job from its beginning here on.
-        last_step: When the global step has come to this.
+        num_steps: Number of steps of the job, from its beginning here on, after which it ends.
+        last_step: Global step at which it ends.
 
     Raises:
         ConfigurationError: Neither or both are given, or not a positive number.
@@ -162,7 +162,7 @@ class StepCounterHook(SessionRunHook):
     Args:
         every_n_steps: Steps between two counts.
         every_n_secs: Or seconds.
-        output_dir: Where event files go.
+        output_dir: Folder of event files.
         summary_writer: Or this.
     """
 
@@ -208,7 +208,7 @@ class SummarySaverHook(SessionRunHook):
     Args:
         save_steps: Steps between two times.
         save_secs: Or seconds.
-        output_dir: Where event files go.
+        output_dir: Folder of event files.
         summary_writer: Or this.
         summary_op: Names of the numbers; None: the loss, and what :func:`record` was given.
 
@@ -275,7 +275,7 @@ def usual_hooks(
     """Make the hooks of every training, as an Estimator's has them.
 
     Args:
-        model_dir: Where event files go.
+        model_dir: Folder of event files.
         is_chief: Only the chief writes them.
         log_every: Steps between two lines; None or 0: none.
         summarize_every: Steps between two summaries; None or 0: none.

@@ -34,7 +34,7 @@ class Registry:
     """The variables of one model directory under one strategy, over several calls of an Estimator.
 
     Attributes:
-        variables: By name.
+        variables: Variables by name.
         live_step: The global step of the training whose values they have; None: of none.
     """
 

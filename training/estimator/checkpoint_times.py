@@ -1,4 +1,4 @@
-"""When a training saves, and who is told of it."""
+"""Times at which a training saves, and who is told of it."""
 
 import logging
 from collections.abc import Callable
@@ -25,12 +25,13 @@ def timer_of(config: "RunConfig") -> SecondOrStepTimer:
 
 
 class Checkpoints:
-    """When a training saves, and who is told.
+    """Times at which a training saves, and who is told.
 
     Args:
-        model_dir: Where checkpoints are. Also an attribute.
+        model_dir: Directory of the checkpoints. Also an attribute.
         own: Writes them; None: the job does, or another task.
-        timer: When this process saves; it is due at the first step, which counts as saved.
+        timer: Timer that says when this process saves; it is due at the first step, which counts as
+            saved.
         listeners: Are told, on the chief.
         session: Session of the training.
         save_elsewhere: Makes what writes into another directory; None: nothing does.

@@ -57,7 +57,7 @@ class Estimator:
     Args:
         model_fn: Takes ``features``, and as far as it names them ``labels``, ``mode``, ``params``,
             ``config``; returns an :class:`EstimatorSpec`.
-        model_dir: For checkpoints, summaries and exports; None: ``config`` or the job say.
+        model_dir: Folder of checkpoints, summaries and exports; None: ``config`` or the job say.
         config: Configuration of the Estimator; None: ``RunConfig()``.
         params: Handed to model_fn.
         warm_start_from: A checkpoint, a directory of some, or :class:`WarmStartSettings`; counts if
@@ -126,7 +126,7 @@ class Estimator:
             input_fn: See :func:`~ropewalk.training.estimator.inputs.batches`.
             hooks: Are called around every step.
             steps: Number of further steps, of all workers together.
-            max_steps: Until the global step has come to this; nothing if it has already.
+            max_steps: Global step at which to stop; nothing is done if it is there already.
             saving_listeners: Are told of checkpoints, on the chief.
 
         Returns:

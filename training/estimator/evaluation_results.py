@@ -1,4 +1,4 @@
-"""Where the results of evaluations are kept: as JSON, and in event files for TensorBoard."""
+"""Results of evaluations as they are kept: as JSON, and in event files for TensorBoard."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""When to evaluate: pure decisions of the evaluator's loop and of a process that also trains.
+"""Timing of evaluations: pure decisions of the evaluator's loop and of a process that also trains.
 
 The rules are those of ``tf.estimator.train_and_evaluate``, with one difference: a job that is over
 writes nothing any more, so its last checkpoint is evaluated without delay.
@@ -27,10 +27,10 @@ class Past:
     """The past of the evaluator. Times on one clock, in seconds.
 
     Attributes:
-        started: When it began.
+        started: Time at which it began.
         last: The checkpoint evaluated last; None: none yet.
         was_last: The exporters were told that it is the last one.
-        began: When its evaluation began.
+        began: Time at which its evaluation began.
     """
 
     started: float
@@ -118,7 +118,7 @@ def is_due_locally(
 
     Args:
         last_step: The step evaluated last; None: none yet.
-        began: When that evaluation began.
+        began: Time at which that evaluation began.
         step: Step of the checkpoint; that of step 0 is not evaluated.
         now: The time. Unit: seconds.
         throttle_s: Minimum time from the beginning of one evaluation to that of the next.

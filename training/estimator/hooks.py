@@ -21,7 +21,7 @@ from .timers import SecondOrStepTimer
 
 
 class Saving(Protocol):
-    """Where a training saves, for the hook that says when."""
+    """A way for a hook to say when a training saves."""
 
     model_dir: str
 
@@ -83,7 +83,7 @@ class RunningModel:
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """By name."""
+        """Variables by name."""
         return self._variables
 
     def read(self, name: str) -> Any:

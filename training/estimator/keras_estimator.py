@@ -42,7 +42,7 @@ def model_to_estimator(
     Args:
         keras_model: Built and compiled, with weights to begin with; or
         keras_model_path: A saved one.
-        custom_objects: To load or copy it with.
+        custom_objects: Custom objects to load or copy it with.
         model_dir: See :class:`Estimator`.
         config: See :class:`Estimator`.
         metric_names_map: Other names for metrics.

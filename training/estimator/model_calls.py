@@ -102,7 +102,7 @@ class Model:
         mode: Mode in which model_fn is called.
         params: The user's; None: it takes none.
         config: The user's.
-        strategy: Under which it runs.
+        strategy: Strategy under which it runs.
         build: Build that collects what model_fn makes.
     """
 

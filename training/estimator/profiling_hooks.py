@@ -102,7 +102,7 @@ class FinalOpsHook(SessionRunHook):
         final_ops_feed_dict: TensorFlow's; not used.
 
     Attributes:
-        final_ops_values: In the same structure; None before the end.
+        final_ops_values: Values in the same structure; None before the end.
     """
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Any = None) -> None:  # noqa: ARG002

@@ -64,8 +64,9 @@ class RunConfig:
         eval_distribute: A strategy, or what makes one; None: one device. An evaluation runs in one
             process: if the strategy has several, on the devices of this one.
         experimental_distribute: Both of these, and a remote cluster.
-        experimental_max_worker_delay_secs: Without ``train_distribute`` worker ``i`` begins
-            ``5 * (i + 1)`` s later, and at most this many seconds; None: 60.
+        experimental_max_worker_delay_secs: Most seconds that a worker waits before it begins:
+            without ``train_distribute`` worker ``i`` begins ``5 * (i + 1)`` s later, and at most
+            this many; None: 60.
         session_config: TensorFlow's; not used.
         session_creation_timeout_secs: TensorFlow's; not used (``join_timeout_s`` bounds joining).
         device_fn: TensorFlow's; not used: the strategy places variables.

@@ -55,7 +55,7 @@ def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
     """Make what writes variables as this process sees them, with the slots that it has.
 
     Args:
-        variables: By name; grows while the model is made.
+        variables: Variables by name; grows while the model is made.
     """
     return lambda folder, step, *, final: _write_memory(variables, folder, step, final=final)
 
@@ -64,8 +64,8 @@ def shared_values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
     """Make what writes the variables that one task of a job can read by itself.
 
     Args:
-        variables: By name; grows while the model is made. What replicas count for themselves is
-            left out: all workers would have to read it together.
+        variables: Variables by name; grows while the model is made. What replicas count for
+            themselves is left out: all workers would have to read it together.
     """
     return lambda folder, step, *, final: _write_memory(
         shared_values(variables), folder, step, final=final

@@ -40,11 +40,11 @@ class EstimatorSpec:
         train_op: Needed in TRAIN. A function without arguments makes the update: it is called when
             model_fn has returned, and may return the loss. Anything else says that the update is
             made already, as what ``apply_gradients`` in model_fn has done.
-        eval_metric_ops: By name: what ``rw.estimator.metrics`` returns, an object with ``result``
-            (of ``rw.metrics``, Keras), a number (its mean over the batches), or a function that is
-            called when all batches were seen.
-        export_outputs: By file name: a function that is given a path and writes what serves the
-            model.
+        eval_metric_ops: Metrics by name: what ``rw.estimator.metrics`` returns, an object with
+            ``result`` (of ``rw.metrics``, Keras), a number (its mean over the batches), or a
+            function that is called when all batches were seen.
+        export_outputs: Writers by file name: a function that is given a path and writes what serves
+            the model.
         training_chief_hooks: Hooks of training, on the chief alone.
         training_hooks: Hooks of training, on every worker.
         scaffold: Called when training begins.

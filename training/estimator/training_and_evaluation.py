@@ -54,7 +54,8 @@ def train_and_evaluate(
         eval_spec: Arguments of the evaluations, and their times.
 
     Returns:
-        In a process alone, the metrics of its last evaluation and what the exporters returned;
+        Metrics of the last evaluation and what the exporters returned, in a process alone; ``(None,
+        None)`` if there was nothing left to train.
         ``(None, None)`` if there was nothing left to train. In a task of a cluster, None.
 
     Raises:

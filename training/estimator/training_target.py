@@ -1,4 +1,4 @@
-"""Where an Estimator trains: its strategy, its model directory, and whether a job saves it.
+"""Target of an Estimator's training: its strategy, its model directory, and whether a job saves it.
 
 A task joins its cluster when its first strategy is made. Before that the model directory and how
 often to save can be made settings of the task; afterwards they are what the job was started with.
@@ -35,7 +35,7 @@ def choose_model_dir(given: str | None, config: RunConfig) -> str:
     """Choose the Estimator's model directory.
 
     Args:
-        given: To the Estimator.
+        given: Directory that was given to the Estimator.
         config: May name one, too.
 
     Raises:

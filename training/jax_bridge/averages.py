@@ -63,7 +63,7 @@ class JaxAverages:
         """Build the program's tree, of JAX arrays.
 
         Args:
-            values: By name, of all arrays that are shared and perhaps more.
+            values: Values by name, of all arrays that are shared and perhaps more.
         """
         leaves = list(self._leaves)
         arrays = on_device([values[name] for name in self._positions])

@@ -61,7 +61,8 @@ def embedding_lookup(
         weights: Weights, as ``Embeddings.lookup`` takes them.
 
     Returns:
-        By name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
+        Rows by name of the feature: array of shape ``(examples, dim)``, or of shape ``(examples,
+        max_sequence_length, dim)``.
         max_sequence_length, dim)``.
 
     Raises:

@@ -75,7 +75,8 @@ class WorkerOptimizer:
         ``state`` stays as it is, for the step may yet be refused.
 
         Args:
-            gradients: By name; the optimizer is given zeros for a parameter that has none.
+            gradients: Gradients by name; the optimizer is given zeros for a parameter that has
+                none.
             values: The parameters, by name.
             extra: Further arguments of the optimizer's ``update``, such as ``value``.
 
@@ -100,7 +101,8 @@ class WorkerOptimizer:
         """Let optax update the parameters on their device.
 
         Args:
-            gradients: By name; the optimizer is given zeros for a parameter that has none.
+            gradients: Gradients by name; the optimizer is given zeros for a parameter that has
+                none.
             values: The parameters, by name.
             extra: Further arguments of the optimizer's ``update``.
 

@@ -54,7 +54,7 @@ class TrainState:
         params: A pytree of any registered kind: dicts, dataclasses, ``nnx.State``, Equinox modules.
             Its floating-point arrays are shared; other leaves stay as they are.
         optimizer: An optax transformation.
-        strategy: Where they live; None: the current one.
+        strategy: Strategy under which they live; None: the current one.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
         mean: Gradients of replicas in sync are averaged; False: added up.

@@ -101,7 +101,7 @@ class ParameterTree:
         """Build the program's tree of shared arrays alone, with None for every other leaf.
 
         Args:
-            arrays: By name, all of them.
+            arrays: Arrays by name, all of them.
         """
         return self._tree.tree_unflatten(
             self._shared_structure, [arrays[name] for name in self._in_order]

@@ -122,14 +122,15 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """Look up the combined rows of each feature.
 
         Args:
-            inputs: In the structure of the features: ids of shape ``(examples,)`` or ``(examples,
+            inputs: Ids in the structure of the features, of shape ``(examples,)`` or ``(examples,
                 n)``.
             weights: Weight of each id, of the same structure and shapes; None, also in place of
                 those of a feature: 1. An id of weight 0 is left out, as padding is. Weights get no
                 gradient.
 
         Returns:
-            In the same structure: shape ``(examples, dim)``, or ``(examples, max_sequence_length,
+            Rows in the same structure: shape ``(examples, dim)``, or ``(examples,
+            max_sequence_length, dim)``.
             dim)``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Where replicas of PyTorch and TensorFlow compute: one after the other, each on its device.
+"""Replicas of PyTorch and TensorFlow: they compute one after the other, each on its device.
 
 Operations for a GPU only wait in its queue, so several GPUs work side by side; replicas on logical
 CPU devices do not. Weights are copied to the other devices at each step, and gradients come back by

@@ -1,4 +1,4 @@
-"""Where replicas of JAX compute: in one compiled program, over a mesh of their devices.
+"""Replicas of JAX: they compute in one compiled program, over a mesh of their devices.
 
 ``shard_map`` has every device call the model with its part of the batch; what follows (loss,
 metrics) XLA divides among the devices as well, and gradients of the weights, of which each device

@@ -187,7 +187,7 @@ class JaxSteps:
         """Compile a function of (state, data) whose state has the rows that data needs.
 
         Args:
-            function: To compile.
+            function: Function to compile.
             whole: Whether every device has a result, for each of its results, where there are
                 several devices.
         """

@@ -91,7 +91,7 @@ class Loop:
 
     Args:
         group: Group that it trains.
-        strategy: Under which.
+        strategy: Strategy of the loop.
     """
 
     def __init__(self, group: Group, strategy: Strategy) -> None:

@@ -43,7 +43,7 @@ class DistributedMethods:
     """Methods of a model under a strategy.
 
     Attributes:
-        strategy: Under which.
+        strategy: Strategy of the model.
         options: Options that were given.
         weights: Weights that are shared; None: the model is not built.
         loops: Whether its ``train_step`` has optimizers besides the one it is compiled with: each

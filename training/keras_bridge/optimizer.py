@@ -1,4 +1,4 @@
-"""Where an optimizer of Keras runs, and the rate that it has now."""
+"""Place of an optimizer of Keras, and the rate that it has now."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

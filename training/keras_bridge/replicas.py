@@ -48,7 +48,7 @@ One = Callable[[Sequence[Any], Any, Any], Made]
 
 
 class Placement(Protocol):
-    """Where replicas compute on one framework."""
+    """Place in which replicas compute on one framework."""
 
     def undivided(self, function: Any) -> Any:
         """Wrap a function so that no compiler of Python looks into it."""
@@ -94,7 +94,7 @@ class Replicas:
     Args:
         model: Built or not; its ``call`` is replaced.
         count: Number of replicas.
-        placement: Where the replicas compute.
+        placement: Place in which the replicas compute.
     """
 
     def __init__(self, model: Any, count: int, placement: Placement) -> None:

@@ -33,14 +33,15 @@ class SharedVariables:
         values: Values that came last, by name.
         given: Values that the program was given last, by name: in variables, or on JAX as the
             values that a loop goes on with. Those that came last may be newer.
-        marks: By which the framework's steps know what they loaded last, by name.
+        marks: Marks by which the framework's steps know what they loaded last, by name.
         assignments: Number of times that a variable was assigned by others, by its id; TensorFlow's
             steps count.
         optimizers: Made in a scope, and of no compiled model.
         is_sharing: Whether a model's variables are just being made: scopes that are left meanwhile
             are not the program's.
         held: Values that the chief's program has set since its last step.
-        applied: By id, what was applied since the last step of this worker began.
+        applied: Values that were applied since the last step of this worker began, by id of the
+            variable.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class SharedWeights:
 
     Attributes:
         model: Model whose weights they are.
-        placement: Where the replicas of this process compute; None: there is one.
+        placement: Place in which the replicas of this process compute; None: there is one.
         store: The weights by their paths, such as ``dense/kernel``.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
         variables: Variables of Keras, by name.
@@ -397,11 +397,11 @@ class SharedWeights:
         """Make a step: push, and return the values of all shared weights that come back.
 
         Args:
-            gradients: By name; of weights that have none, none.
+            gradients: Gradients by name; of weights that have none, none.
             update: Optimizer of this worker; None: the servers'.
             changed: Values that the step has made of :meth:`pushed_state`, by name: averages go on
                 from there, the rest is overwritten.
-            state: With ``update``, what the optimizer's variables are after it; None: what they
+            state: Returns what the optimizer's variables are after ``update``; None: what they
                 have.
             counts: Is called after ``update``, unless what it made is refused for NaN or infinity.
         """

@@ -177,7 +177,7 @@ class Rows:
     """Rows of a table, wherever they are.
 
     Attributes:
-        where: Where they are, for messages.
+        where: Name of their place, for messages.
         count: Number of rows.
         dim: Elements of a row.
         pieces: Returns them in pieces of at most so many rows, in order; may be called again.

@@ -54,10 +54,10 @@ def import_tables(
 
     Args:
         model_dir: Model directory of the job, without a newer checkpoint: a path or fsspec URL.
-        tables: By table: a file of :func:`export_table`, or one of ``numpy.save``; a pair ``(keys,
-            values)`` of arrays; or an array of rows, whose keys are 0 to n - 1, as the weights of
-            ``torch.nn.Embedding`` and ``keras.layers.Embedding``. Of a key that is there twice the
-            later row counts.
+        tables: Rows of each table: a file of :func:`export_table`, or one of ``numpy.save``; a pair
+            ``(keys, values)`` of arrays; or an array of rows, whose keys are 0 to n - 1, as the
+            weights of ``torch.nn.Embedding`` and ``keras.layers.Embedding``. Of a key that is there
+            twice the later row counts.
         global_step: Global step of the checkpoint.
         piece_bytes: Values that are in memory at a time. Unit: bytes.
 

@@ -69,7 +69,7 @@ class Buffers:
         updates: Counter of an optimizer's updates; None: it has none.
 
     Attributes:
-        tensors: By name.
+        tensors: Tensors by name.
         averages: Tensors that all workers share, with the counters of their batches.
     """
 
@@ -178,7 +178,8 @@ def decay_of(momentum: float | None, batches: int, seen: int) -> float:
         seen: Number of batches before them.
 
     Returns:
-        In [0, 1]. Without a momentum the next power of two, as it is sent once for each value; a
+        Weight in [0, 1]. Without a momentum the next power of two, as it is sent once for each
+        value; a
         larger weight does no harm.
     """
     batches = max(1, batches)

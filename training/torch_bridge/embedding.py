@@ -46,7 +46,7 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
     Args:
         features: The features, or tables of theirs that exist already.
         optimizer: Optimizer of tables that have none: one of ``rw.optimizers``.
-        strategy: Where the tables are; None: the current one.
+        strategy: Strategy under which the tables are; None: the current one.
 
     Attributes:
         embeddings: The tables.
@@ -82,11 +82,12 @@ class EmbeddingBagCollection(torch.nn.Module):  # type: ignore[misc]
                 shape ``(examples,)`` or ``(examples, n)``, or ``rw.embedding.Ragged``, also with
                 the offsets of ``torch.nn.EmbeddingBag``. Other keys of a jagged tensor are left
                 out.
-            weights: By name of the feature: floats of the same form, or a flat array beside
+            weights: Weights by name of the feature: floats of the same form, or a flat array beside
                 ``Ragged`` ids; None: those of the jagged tensor, or 1. They get no gradient.
 
         Returns:
-            On the device of the ids: by name shape ``(examples, dim)``, or ``(examples,
+            Rows by name, on the device of the ids: shape ``(examples, dim)``, or ``(examples,
+            max_sequence_length, dim)``.
             max_sequence_length, dim)``.
 
         Raises:

@@ -26,7 +26,7 @@ class GradientsInSync:
 
     Args:
         store: Has the parameters.
-        parameters: By name.
+        parameters: Parameters by name.
     """
 
     def __init__(self, store: ArrayStore, parameters: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class HostCopies:
         """Copy gradients, by name. Those of another device stay as they are until the next call.
 
         Args:
-            tensors: By name, dense or sparse.
+            tensors: Gradients by name, dense or sparse.
         """
         elsewhere = {
             name: tensor

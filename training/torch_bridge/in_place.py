@@ -19,8 +19,8 @@ class StepsInPlace:
 
     Args:
         store: Store that has the variables.
-        parameters: By name; host memory, or no step is made here.
-        buffers: By name; not changed here.
+        parameters: Parameters by name; host memory, or no step is made here.
+        buffers: Buffers by name; not changed here.
         on_servers: Whether the servers have the optimizer; False: this worker.
         may_step: Whether steps may be made here; False: each step is one of the session.
     """
@@ -51,7 +51,7 @@ class StepsInPlace:
         """Make a step, if that can be done here.
 
         Args:
-            gradients: By name, as the store takes them.
+            gradients: Gradients by name, as the store takes them.
 
         Returns:
             Whether the parameters have been updated; False: nothing was done.

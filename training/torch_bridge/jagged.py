@@ -110,7 +110,7 @@ class KeyedTensor:
     """Rows of several features, by name. Has the names of ``torchrec.KeyedTensor``.
 
     Args:
-        rows: By name of the feature: shape ``(examples, dim)``, or ``(examples,
+        rows: Rows by name of the feature: shape ``(examples, dim)``, or ``(examples,
             max_sequence_length, dim)``.
     """
 

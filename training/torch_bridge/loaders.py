@@ -36,7 +36,7 @@ class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     this one divides its epochs alike.
 
     Args:
-        loader: With a map-style dataset, in order or with ``shuffle=True``.
+        loader: Loader of a map-style dataset, in order or with ``shuffle=True``.
         workers: Parts.
         worker: Number of this worker's part.
         train: Whether it trains; False: it evaluates. None: it trains if it shuffles.

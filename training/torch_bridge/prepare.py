@@ -25,8 +25,8 @@ def prepare(strategy: Strategy, *things: Any, train: bool | None = None) -> Any:
     and the worker's number added to it.
 
     Args:
-        strategy: With one replica in this process.
-        things: In any order and number:
+        strategy: Strategy with one replica in this process.
+        things: Objects to prepare, in any order and number:
 
             - a ``torch.nn.Module``, returned as it is: it gives its parameters their names, which
               begin with its number if there are several;

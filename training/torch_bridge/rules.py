@@ -202,8 +202,8 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
 
     Args:
         optimizer: A GradScaler has given it ``found_inf`` and ``grad_scale``, or there is none.
-        parameters: By name; their ``grad`` is changed in place.
-        strategy: Under which workers skip steps together.
+        parameters: Parameters by name; their ``grad`` is changed in place.
+        strategy: Strategy under which workers skip steps together.
 
     Returns:
         False: the gradients of some worker have infinities, and all leave this step out.

@@ -28,7 +28,7 @@ class TorchState:
 
     Args:
         optimizer: Optimizer whose state it is. Is not changed.
-        parameters: By name.
+        parameters: Parameters by name.
 
     Attributes:
         optimizer: Optimizer whose state it is.

@@ -76,7 +76,7 @@ class Targets:
     it has changed: backward through what was computed before is then the error it has to be.
 
     Args:
-        tensors: By name; on any device.
+        tensors: Tensors by name; on any device.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
