@@ -119,7 +119,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """Where it serves, as ``grpc://host:port``."""
+        """Address at which it serves, as ``grpc://host:port``."""
         return f"{self._protocol}://{self._task.address}"
 
     @property

@@ -82,7 +82,7 @@ class ClosureServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port at which it listens."""
         return self._host.port
 
     def stop(self) -> None:

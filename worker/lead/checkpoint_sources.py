@@ -62,7 +62,7 @@ class NewCheckpoint:
     """A checkpoint that is to be written.
 
     Attributes:
-        model_dir: Where its folder will be.
+        model_dir: Directory in which its folder will be.
         name: The folder's name.
         global_step: The step that the source has taken.
         final: The job is complete.
@@ -236,7 +236,7 @@ class ProgramVariables:
     """The chief writes a copy of its program's variables, which are equal on all workers.
 
     Args:
-        snapshots: Where the program hands over copies.
+        snapshots: Buffer into which the program hands over copies.
     """
 
     def __init__(self, snapshots: JobSnapshots) -> None:

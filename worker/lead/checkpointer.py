@@ -212,7 +212,7 @@ class _Verifier:
 
     Args:
         source: Source that reads the files.
-        model_dir: Where the checkpoints are.
+        model_dir: Directory of the checkpoints.
 
     Attributes:
         is_final: Whether the checkpoint that was checked last is that of a complete job.

@@ -44,7 +44,7 @@ class TakenCut:
 
     Attributes:
         led: The shares that it is of, and who has their values.
-        marks: By share, in the same order.
+        marks: Marks of each share, in the same order.
     """
 
     number: int
@@ -74,8 +74,9 @@ class _Kept:
     """A cut whose values the ps keep.
 
     Attributes:
-        reader: For whom; None: for a checkpoint.
-        until: When it may be given up for another one, by the job's clock; None: when released.
+        reader: Reader that the cut is for; None: a checkpoint.
+        until: Time at which it may be given up for another one, by the job's clock; None: when
+            released.
     """
 
     cut: TakenCut

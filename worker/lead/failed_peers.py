@@ -50,7 +50,7 @@ class FailedPeers:
         job: Name of the job.
         asks_ps: Whether the job cannot go on without a ps that has not joined.
         by_pods: Whether the pods of workers have names by which they can be looked at, too.
-        first_look_s: Until the first look; the pauses grow to a minute. Unit: seconds.
+        first_look_s: Time until the first look; the pauses grow to a minute. Unit: seconds.
     """
 
     def __init__(

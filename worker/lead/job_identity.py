@@ -67,7 +67,7 @@ def find_job(
         chief: The task that leads.
         settings: Settings of the chief.
         still_wanted: Called during waits; raises to give up.
-        clock: For tests.
+        clock: Clock, replaced in tests.
         is_enough: Whether these ps, with the job that each serves, have all variables of it. Else
             all ps have to answer.
         not_needed: The ps among them that had come to the job before: they may be gone since.

@@ -1,4 +1,4 @@
-"""When a job is saved, and when its record is written: in a thread of its own, one at a time.
+"""Times at which a job is saved and its record is written: in a thread of its own, one at a time.
 
 Leases are renewed meanwhile, however long a large model takes to write.
 """

@@ -58,7 +58,7 @@ class JobLeader:
         settings: The task's settings.
         plane: The task's data plane, which says what checkpoints are made of.
         locked_job: The job that the control plane serves.
-        address: Where other tasks reach the control plane.
+        address: Address at which other tasks reach the control plane.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ _PORT_S = 0.2  # for a machine to refuse a connection
 _REFUSED_S = 1.0
 
 SUSPECTED = PsReport(0)
-"""In place of a report: the ps does not answer, and may be there still."""
+"""Stand-in for a report: the ps does not answer, and may be there still."""
 
 Heard = Callable[[TaskId, PsReport | None], None]
 """Takes a ps's report; None: the ps is lost."""

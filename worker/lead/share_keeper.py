@@ -51,7 +51,7 @@ _LEAVER_STAYS_S = 8.0  # a ps waits for longer by default: leave_grace_s, drain_
 _FIRST_COPY_AGAIN_S, _COPY_AGAIN_S = 0.2, 10.0
 
 _ASKED = PsReport(0)
-"""In place of a report: a request without a report."""
+"""Stand-in for a report: a request without a report."""
 
 _Event = tuple[TaskId, PsReport | None]
 

@@ -37,7 +37,7 @@ _END_S = 8.0  # how long the end of a chief may wait for the last writes
 
 @dataclass(frozen=True, slots=True)
 class StatusTarget:
-    """Where the state is written.
+    """Place to which the state is written.
 
     Attributes:
         name: Name of the ConfigMap.

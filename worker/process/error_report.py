@@ -19,7 +19,7 @@ _MAX_BYTES = 64 * 1024
 
 
 class ErrorReport:
-    """Where the text of an error goes: to the launcher, or to stderr without one.
+    """A way for the text of an error: to the launcher, or to stderr without one.
 
     Args:
         path: The launcher's file; empty: there is none.

@@ -112,7 +112,7 @@ class StartWatch:
         task: The task that starts, for messages.
         place: Returns the position of the process.
         end: Called if the task is stuck.
-        clock: For tests.
+        clock: Clock, replaced in tests.
     """
 
     def __init__(
