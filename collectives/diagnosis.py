@@ -75,11 +75,11 @@ class StalledCall:
 
     Attributes:
         sequence: Number of the call in the ring.
-        doing: For messages, e.g. ``all_reduce of 1024 float32``.
+        doing: Description of the call for messages, e.g. ``all_reduce of 1024 float32``.
         suspect: Rank of the neighbour it waits for.
-        began: When it began.
+        began: Time at which it began.
         timeout_s: Limit of the call; None: it waits as long as all workers answer.
-        join_deadline: Until when workers may be missing; None: the ring is formed.
+        join_deadline: Time until which workers may be missing; None: the ring is formed.
         join_timeout_s: The setting behind that deadline.
         silent_limit_s: Longest time that a worker whose process is there may not answer. Unit:
             seconds.
@@ -101,7 +101,7 @@ def diagnose(
     """Decide the error with which a stalled call must end; None: it may go on waiting.
 
     Args:
-        answers: By rank, of all other workers.
+        answers: Answers of all other workers, by rank.
         workers: The ring's.
         call: The call that waits.
         now: The current time, on the clock of ``call.began``.

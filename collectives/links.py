@@ -233,7 +233,7 @@ class RingLinks:
         """Ask all workers why a call makes no progress; None: it should wait on.
 
         Args:
-            began: When the call began to wait.
+            began: Time at which the call began to wait.
             timeout_s: Limit of the call.
             suspect: Rank of the worker it waits for.
         """

@@ -46,8 +46,8 @@ def hold_server(
 
     Args:
         task: Task of this process.
-        address: Where it listens.
-        settings: For the bind rule and the bounds.
+        address: Address at which the worker listens.
+        settings: Settings, for the bind rule and the bounds.
         more: Methods of further services, for a server that is started now.
 
     Raises:

@@ -62,7 +62,7 @@ class Head(NamedTuple):
 
     @property
     def what(self) -> str:
-        """For people: ``all_reduce of 1024 float32``."""
+        """Description for people: ``all_reduce of 1024 float32``."""
         return f"{self.call.name.lower()} of {self.elements} {DTYPES[self.dtype].name}"
 
 

@@ -43,7 +43,7 @@ class CollectiveServer(HostedServer):
 
     Args:
         task: Task of this process.
-        settings: For the bind rule and the bounds.
+        settings: Settings, for the bind rule and the bounds.
         more: Methods of a service at the same port: the chief's.
     """
 

@@ -134,7 +134,7 @@ class SlotSender(_End):
     """The sending end. See :class:`~ropewalk.collectives.ring_frames.Sender`.
 
     Args:
-        connection: To the receiver, over a Unix socket; owned from now on.
+        connection: Connection to the receiver, over a Unix socket; owned from now on.
         segment: Handed over to the receiver; of ``LINK_BYTES``.
     """
 
@@ -164,7 +164,7 @@ class SlotReceiver(_End):
     """The receiving end. See :class:`~ropewalk.collectives.ring_frames.Receiver`.
 
     Args:
-        connection: From the sender, over a Unix socket; owned from now on.
+        connection: Connection from the sender, over a Unix socket; owned from now on.
         segment: The sender's.
 
     Raises:

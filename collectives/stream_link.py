@@ -18,7 +18,7 @@ class StreamSender:
     may both send before either receives.
 
     Args:
-        connection: To the receiver; owned from now on.
+        connection: Connection to the receiver; owned from now on.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -53,7 +53,7 @@ class StreamReceiver:
     """The receiving end. See :class:`~ropewalk.collectives.ring_frames.Receiver`.
 
     Args:
-        connection: From the sender; owned from now on.
+        connection: Connection from the sender; owned from now on.
     """
 
     is_stopped = False  # as above

@@ -36,7 +36,7 @@ class WorkerClient(UnaryClient):
 
     Args:
         task: Task of the other worker.
-        address: Where it serves.
+        address: Address at which the other worker serves.
         settings: Timeouts and bounds.
         caller: Incarnation of this worker.
         wrap: Put around every byte stream: the seam for faults.
@@ -71,7 +71,7 @@ class WorkerClient(UnaryClient):
             who: The caller.
             member: Place of the caller in the ring.
             timeout_s: Longest time that it may take since ``began``. Unit: seconds.
-            began: When the wait began, by ``time.monotonic``; None: now.
+            began: Time at which the wait began, by ``time.monotonic``; None: now.
             still_wanted: Called while waiting; raises to give up.
 
         Raises:

@@ -41,8 +41,8 @@ class IgnoreRules:
     """The ignore files that hold in one folder: its own and those of the folders above.
 
     Attributes:
-        levels: From the project down, for each folder with rules: the length of its path with the
-            slash behind it, and its patterns.
+        levels: Rules of each folder that has some, from the project down: the length of its path
+            with the slash behind it, and its patterns.
     """
 
     levels: tuple[tuple[int, tuple[GitIgnoreSpecPattern, ...]], ...] = ()

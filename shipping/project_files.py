@@ -27,8 +27,8 @@ class ProjectFile:
 
     Attributes:
         name: Relative to the project, with slashes.
-        path: Where its content is; for a link, the file it leads to.
-        size: When it was looked at. Unit: bytes.
+        path: File that has its content; for a link, the file it leads to.
+        size: Size at the time when it was looked at. Unit: bytes.
         executable: Whether its owner may execute it.
     """
 

@@ -32,7 +32,7 @@ def unpack(data: bytes, digest: str, folder: Path, limits: PackageLimits = LIMIT
     Args:
         data: The package.
         digest: Digest of the package, which is its name, from a trusted sender.
-        folder: To be made; the one above it exists and is safe
+        folder: Folder to be made; the one above it exists and is safe
             (:mod:`~ropewalk.core.files.trusted_folder`).
         limits: Bounds.
 

@@ -14,7 +14,7 @@ class CatalogueEntry:
     """A metric.
 
     Attributes:
-        name: With the prefix, the unit and, if it only grows, ``_total``.
+        name: Name with the prefix, the unit and, if it only grows, ``_total``.
         help: Description of the metric, for people.
         labels: Names of its labels.
         shown_by: Tasks that show it.

@@ -121,7 +121,7 @@ class SaveCounters:
         saved: Complete ones.
         failed: Checkpoints that could not be written.
         under_way: Whether one is being written now.
-        saved_at: When the last one was complete. Unit: seconds since 1970; 0: none yet.
+        saved_at: Time at which the last one was complete. Unit: seconds since 1970; 0: none yet.
         duration_s: Time that the last complete one took.
     """
 
@@ -192,7 +192,7 @@ def share_samples(replicas: Mapping[int, int], wanted: int) -> Iterator[Sample]:
     """Yield the numbers of ps that have the variables of a job with replicas.
 
     Args:
-        replicas: Per share the number of ps that have it.
+        replicas: Number of ps that have each share.
         wanted: Number of ps that each share is to have.
     """
     for share, count in sorted(replicas.items()):
@@ -204,9 +204,9 @@ def leader_samples(failovers: int, last_s: float, handovers: int) -> Iterator[Sa
     """Yield how often another ps has come to lead a share.
 
     Args:
-        failovers: Because its leader was lost.
+        failovers: Number of times because its leader was lost.
         last_s: Time that the last failover took. Unit: seconds.
-        handovers: In order.
+        handovers: Number of times in order.
     """
     yield Sample(JOB_FAILOVERS, failovers)
     yield Sample(JOB_FAILOVER_SECONDS, last_s)

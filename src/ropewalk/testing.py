@@ -226,13 +226,13 @@ class ProcessResult:
 
     Attributes:
         exit_code: Exit code of the launcher.
-        exits: Per task, as ``subprocess`` reports it.
+        exits: Exit status of each task, as ``subprocess`` reports it.
         output: Lines per task, then the launcher's own under None.
         first_failure: The task that failed first.
         status: The last status from the chief.
         metrics: Metrics of the last evaluation.
         pids: Process ids of every task, to check that no process is left.
-        stop_s: From the first fault to the end. Unit: seconds; 0 without a fault.
+        stop_s: Time from the first fault to the end. Unit: seconds; 0 without a fault.
     """
 
     exit_code: int
@@ -294,12 +294,12 @@ def run_script(
     Args:
         script: The program.
         arguments: Arguments of the program.
-        model_dir: For checkpoints; use pytest's ``tmp_path``.
+        model_dir: Folder of checkpoints; use pytest's ``tmp_path``.
         workers: Worker tasks.
         ps: Parameter servers.
         chief: Whether there is a chief.
         evaluator: Whether there is an evaluator.
-        faults: To inject.
+        faults: Faults to inject.
         settings: Settings of every task. Timeouts are short unless given.
     """
     recorder = _Recorder()

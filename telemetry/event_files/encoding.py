@@ -75,7 +75,7 @@ def histogram(tag: str, values: Array, buckets: int) -> Any | None:
     Args:
         tag: Name of the histogram.
         values: Numbers, of any shape.
-        buckets: At most so many, of one width.
+        buckets: Most buckets, of one width.
     """
     from tensorboardX import summary
 

@@ -1,4 +1,4 @@
-"""Where a job's own event files are: runs in ``model_dir/tensorboard``."""
+"""Folders of a job's own event files: runs in ``model_dir/tensorboard``."""
 
 FOLDER = "tensorboard"
 JOB_RUN = "job"
