@@ -125,7 +125,7 @@ def ended_before(
 
 
 def _is_last(api: KubernetesApi, name: str, code: int) -> bool:
-    """Whether no pod follows this one, by what makes it."""
+    """Return whether no pod follows this one, by what makes it."""
     try:
         job = api.get(maker(), name)
     except RopewalkError as error:
@@ -164,7 +164,7 @@ def is_the_end(code: int, ends_job: str) -> bool:
 
 
 def workloads_to_end(job: str, *, failed: bool, by_sets: str = "") -> list[tuple[str, str, Any]]:
-    """The changes that end what a job has left: kind, name, and what is merged there. Pure.
+    """Choose the changes that end what a job has left: kind, name, and what is merged there. Pure.
 
     Args:
         job: Name of the job.

@@ -119,14 +119,14 @@ def read_pod(listed: Json) -> Pod:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """One container, as the status of a pod has it.
+    """A container, as the status of a pod has it.
 
     Attributes:
         name: Name of the container.
         waiting: Why it waits: ``reason`` and ``message``; empty: it does not.
-        ended: How it has ended; empty: it has not.
-        ended_before: How it ended before it was started again; empty: it was not.
-        restarts: How often it was started again.
+        ended: State in which it has ended; empty: it has not.
+        ended_before: State in which it ended before it was started again; empty: it was not.
+        restarts: Number of times that it was started again.
         runs: Whether it runs, and has answered once.
     """
 
@@ -139,7 +139,9 @@ class ContainerStatus:
 
 
 def containers(pod: Json, *, with_init: bool = False) -> list[ContainerStatus]:
-    """The containers of a pod, as far as its status tells; those that only begin it come first."""
+    """List the containers of a pod, as far as its status tells; those that only begin it come
+    first.
+    """
     status = _part(pod, "status")
     listed = _parts(status, "initContainerStatuses") if with_init else []
     return [
@@ -156,7 +158,7 @@ def containers(pod: Json, *, with_init: bool = False) -> list[ContainerStatus]:
 
 
 def condition(item: Json | None, kind: str, *, holds: bool = True) -> Json | None:
-    """A condition of an object that holds, or does not; None: it has none such."""
+    """Find a condition of an object that holds, or does not; None: it has none such."""
     found = (
         each
         for each in _parts(_part(item or {}, "status"), "conditions")
@@ -166,7 +168,9 @@ def condition(item: Json | None, kind: str, *, holds: bool = True) -> Json | Non
 
 
 def exit_words(ended: Json) -> str:
-    """How a container ended: its own last words, where it left any, else what its code means."""
+    """Say how a container ended: its own last words, where it left any, else what its code
+    means.
+    """
     code, words = int(ended.get("exitCode") or 0), _text(ended, "message").strip().splitlines()
     return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
 

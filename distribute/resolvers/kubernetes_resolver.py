@@ -29,7 +29,7 @@ _MOST_PODS = 10_000
 
 
 class KubernetesExecutableLocation(enum.Enum):
-    """Where the program runs, which says how it finds the Kubernetes API. As TensorFlow's.
+    """The program's place, which says how it finds the Kubernetes API. As TensorFlow's.
 
     ``WITHIN_CLUSTER``: in a pod, whose service account is used. ``OFF_CLUSTER``: elsewhere, by the
     current context of the kubeconfig.
@@ -235,7 +235,7 @@ def _checked(mapping: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _find_client(*, within: bool) -> tuple[Any, str]:
-    """(the official ``ApiClient``, the namespace of its configuration)."""
+    """Make the client: (the official ``ApiClient``, the namespace of its configuration)."""
     if not within:
         if (found := kubeconfig_client()) is None:
             raise ConfigurationError(
@@ -254,7 +254,7 @@ def _find_client(*, within: bool) -> tuple[Any, str]:
 
 
 def _pods(api: KubernetesApi, selector: str) -> list[Pod]:
-    """The pods that a label selector selects.
+    """List the pods that a label selector selects.
 
     Raises:
         AccessError: They may not be listed.

@@ -75,7 +75,7 @@ class Roles(Part):
 
 
 class _Places(dict[FieldPath, str]):
-    """Where fields are written, which is no part of what a job is: all are equal."""
+    """Places of fields in the file, which are no part of what a job is: all are equal."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Places)
@@ -142,11 +142,11 @@ class JobFile(Part):
         self._places.update(places)
 
     def place_of(self, roles: Sequence[str], text: str) -> str:
-        """Where the file says what an API server complains of; empty: it does not.
+        """Find the place in the file of what an API server complains of; empty: it is not there.
 
         Args:
             roles: Roles whose pods may be meant.
-            text: Its words, with ``spec.template.spec.tolerations[0].key`` in them.
+            text: Words of the API server, with ``spec.template.spec.tolerations[0].key`` in them.
         """
         found = re.search(r".*template\.spec\.(containers\[0\]\.)?(\w+)", text)
         if found is None:
@@ -298,7 +298,7 @@ def _check_job(job: JobFile) -> None:
 
 
 def _check_pod(job: JobFile, pod: PodPart, plain: Mapping[str, str], *path: str) -> None:
-    """Whether a pod's own variables and volumes are none that the job has already."""
+    """Check that a pod's own variables and volumes are none that the job has already."""
     for number, name in pod.variables:
         where: tuple[str | int, ...] = (*path, "container", "env", number, "name")
         _check_variable(name, *where)

@@ -133,8 +133,8 @@ class PodPart(Part):
 
 
 def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> Json:
-    """Fields of Kubernetes with more of them: mappings field by field, lists one behind the other
-    but for items of one name, of which the last counts.
+    """Merge fields of Kubernetes with more of them: mappings field by field, lists one behind the
+    other but for items of one name, of which the last counts.
     """
     result = dict(fields)
     for name, value in more.items():
@@ -169,7 +169,7 @@ def _check_fields(part: str, fields: Json) -> None:
 
 
 def _said(fields: Json, name: str, key: str) -> list[tuple[int, str]]:
-    """Numbers and keys of the items of a list."""
+    """Collect the numbers and keys of the items of a list."""
     items = fields.get(name)
     return [
         (number, each[key])

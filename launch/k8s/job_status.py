@@ -30,7 +30,7 @@ class Progress:
         rate: Steps a second.
         checkpoint_step: Global step of the last checkpoint.
         tasks: Tasks that are alive, of those that are known: ``5/6``.
-        updated: When the chief wrote it, RFC 3339.
+        updated: Time at which the chief wrote it, RFC 3339.
     """
 
     step: str = ""
@@ -375,7 +375,7 @@ def _leader_done(owners: Mapping[str, Json]) -> bool:
 
 
 def pods_wanted(owner: Json | None) -> int:
-    """How many pods a Job or a StatefulSet is to have now."""
+    """Count the pods that a Job or a StatefulSet is to have now."""
     if owner is None:
         return 0
     spec = owner.get("spec") or {}

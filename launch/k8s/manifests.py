@@ -138,7 +138,7 @@ def _service(job: JobFile) -> Json:
 
 
 def _controller(job: JobFile, role: str, template: Json) -> Json:
-    """The StatefulSet or Job of a role."""
+    """Make the StatefulSet or Job of a role."""
     by_set = Form.OBJECTS.is_set(job, role)
     kind, version = ("StatefulSet", "apps/v1") if by_set else ("Job", "batch/v1")
     spec = _stateful_set(job, role, template) if by_set else indexed_job(job, role, template)
@@ -223,7 +223,7 @@ def job_set(job: JobFile, templates: Mapping[str, Json]) -> Json:
 
     Args:
         job: The job.
-        templates: What the pods of each role are made from.
+        templates: Templates of each role's pods.
     """
     spec = _spec(job, templates, {})
     return _one_object(job, "jobset.x-k8s.io/v1alpha2", "JobSet", spec, queue_labels(job))
@@ -237,7 +237,7 @@ def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
 
     Args:
         job: The job.
-        templates: What the pods of each role are made from.
+        templates: Templates of each role's pods.
     """
     nodes = job.count(WORKER)
     runtime: Json = {

@@ -44,14 +44,14 @@ def labels(job: str, component: str) -> dict[str, str]:
 def document(
     job: "JobFile", version: str, kind: str, name: str, component: str, **more: Any
 ) -> dict[str, Any]:
-    """An object of a job; ``more`` is what it has beside kind and metadata."""
+    """Make an object of a job; ``more`` is what it has beside kind and metadata."""
     namespace = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
     metadata = {"name": name, **namespace, "labels": labels(job.name, component)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
 def from_field(path: str) -> dict[str, Any]:
-    """The value of a variable that only Kubernetes knows: a field of the pod."""
+    """Make the value of a variable that only Kubernetes knows: a field of the pod."""
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

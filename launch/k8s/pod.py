@@ -80,7 +80,9 @@ def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
 
 
 def _completed(spec: Json, own_labels: dict[str, str]) -> Json:
-    """A spec with what a job file leaves out: whose pods are meant, and who may read a Secret."""
+    """Complete a spec with what a job file leaves out: whose pods are meant, and who may read a
+    Secret.
+    """
     spec = copy.deepcopy(spec)
     affinity = spec.get("affinity") or {}
     near = [affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity")]
@@ -98,7 +100,7 @@ def _completed(spec: Json, own_labels: dict[str, str]) -> Json:
 
 
 def _apart(own_labels: dict[str, str], form: Form) -> Json:
-    """A node that goes takes one ps, where there are nodes for them."""
+    """Keep the ps of a job apart: a node that goes takes one, where there are nodes for them."""
     by_set = {} if form.is_one_object else {"matchLabelKeys": ["controller-revision-hash"]}
     return {
         "maxSkew": 1,
@@ -153,9 +155,9 @@ def _probes(part: PodPart, *, waits_for_replicas: bool = False) -> Json:
     """Set how the kubelet asks a task. Ready means that it answers, not that the others are there.
 
     Args:
-        part: What the job file says of the pods of a role.
-        waits_for_replicas: It is a ps, which is ready once each share has its replicas: only then
-            the next one may be stopped, by a StatefulSet that rolls or by an eviction.
+        part: Options of the role's pods in the job file.
+        waits_for_replicas: Whether it is a ps, which is ready once each share has its replicas:
+            only then the next one may be stopped, by a StatefulSet that rolls or by an eviction.
     """
     times = part.probes or ProbeTimes()
     return {
@@ -223,8 +225,8 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
 
 
 def _environment(plan: TaskPlan, others: Collection[str]) -> list[Json]:
-    """What only Kubernetes knows of a pod, and the variables of the plan but for ``others``, which
-    the job file says: HOME, for instance.
+    """List what only Kubernetes knows of a pod, and the variables of the plan but for ``others``,
+    which the job file says: HOME, for instance.
     """
     label = "metadata.labels['app.kubernetes.io/{}']"
     return [

@@ -59,8 +59,8 @@ def _missing(api: KubernetesApi, documents: Sequence[Json]) -> Iterator[str]:
 
 
 def needed(documents: Iterable[Json]) -> dict[tuple[str, str], set[str]]:
-    """The Secrets, ConfigMaps, claims and service accounts that pod templates name, by kind and
-    name; and which components need them.
+    """Collect the Secrets, ConfigMaps, claims and service accounts that pod templates name, by kind
+    and name; and which components need them.
     """
     wanted: dict[tuple[str, str], set[str]] = {}
     for made in (each for document in documents for each in made_pods(document)):

@@ -7,11 +7,11 @@ from rich.table import Table
 
 
 def new_table(*names: str, right: Collection[str] = ()) -> Table:
-    """A table without frames, of which the last column is folded.
+    """Make a table without frames, of which the last column is folded.
 
     Args:
         names: Titles of the columns.
-        right: Those whose values are numbers.
+        right: Titles of the columns whose values are numbers.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in names:

@@ -30,12 +30,12 @@ _WARNING = re.compile(r'^\d{3} \S+ "(.*)"$', re.S)
 
 
 def is_in_pod() -> bool:
-    """Whether this process runs in a pod."""
+    """Return whether this process runs in a pod."""
     return bool(read_environment("KUBERNETES_SERVICE_HOST"))
 
 
 def own_namespace(folder: Path = ACCOUNT_FOLDER) -> str:
-    """The namespace of this pod; ``default`` where nothing says one."""
+    """Find the namespace of this pod; ``default`` where nothing says one."""
     with contextlib.suppress(OSError):
         return (
             read_environment("POD_NAMESPACE")
@@ -46,8 +46,8 @@ def own_namespace(folder: Path = ACCOUNT_FOLDER) -> str:
 
 
 def pod_client(folder: Path = ACCOUNT_FOLDER) -> Any:
-    """The official ``ApiClient`` of this pod's service account, whose token is read anew when it is
-    a minute old.
+    """Make the official ``ApiClient`` of this pod's service account, whose token is read anew when
+    it is a minute old.
 
     Args:
         folder: Folder with ``token`` and ``ca.crt``.
@@ -76,10 +76,11 @@ def pod_client(folder: Path = ACCOUNT_FOLDER) -> Any:
 
 
 def kubeconfig_client(context: str = "") -> tuple[Any, str] | None:
-    """The official ``ApiClient`` of a context, and the context's namespace; None: no kubeconfig.
+    """Make the official ``ApiClient`` of a context, and find the context's namespace; None: no
+    kubeconfig.
 
     Args:
-        context: Of the kubeconfig; empty: the current one.
+        context: Context of the kubeconfig; empty: the current one.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -164,8 +165,8 @@ class Requests:
 
     Args:
         api_client: The official ``ApiClient``.
-        clock: For waiting between tries.
-        answer_s: How long an answer may take that is no stream. Unit: seconds.
+        clock: Clock for waiting between tries.
+        answer_s: Longest time that an answer may take that is no stream. Unit: seconds.
         tries_again: Whether a request is sent again at all.
 
     Attributes:
@@ -187,12 +188,12 @@ class Requests:
         self._warned: set[str] = set()
 
     def watch(self, path: str, read_s: float, **params: Any) -> Iterator[Json]:
-        """Events of a watch; tried once.
+        """Yield the events of a watch; tried once.
 
         Args:
             path: Path of the request.
-            read_s: How long nothing may come. Unit: seconds.
-            params: Its parameters, as the client calls them.
+            read_s: Longest time in which nothing may come. Unit: seconds.
+            params: Parameters of the request, as the client calls them.
 
         Raises:
             RefusedRequestError: There was no answer, it broke off, or an event is an error.
@@ -213,8 +214,8 @@ class Requests:
 
         Args:
             path: Path of the request.
-            read_s: How long nothing may come. Unit: seconds.
-            query: Its parameters.
+            read_s: Longest time in which nothing may come. Unit: seconds.
+            query: Parameters of the request.
 
         Raises:
             RefusedRequestError: As :meth:`watch`.
@@ -231,7 +232,7 @@ class Requests:
         Args:
             method: ``get``, ``post``, ``patch`` or ``delete``.
             path: Path of the request.
-            body: What is sent, as JSON.
+            body: Contents of the request, as JSON.
             params: Parameters, as the client calls them.
 
         Raises:
@@ -250,7 +251,7 @@ class Requests:
         raise AssertionError("unreachable")
 
     def _tried_again(self, error: Exception, attempt: int, elapsed_s: float) -> Refusal:
-        """The refusal after which the request is sent again; else it is raised."""
+        """Decide whether the request is sent again, and return the refusal; else that is raised."""
         ours = refused(error)
         if not isinstance(ours, RefusedRequestError):
             raise ours from error

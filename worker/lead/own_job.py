@@ -30,12 +30,12 @@ CHIEFS_MANAGER = "ropewalk-chief"
 
 
 def ends_its_job() -> bool:
-    """Whether this process is of a chief that ends what is left of its job."""
+    """Return whether this process is of a chief that ends what is left of its job."""
     return bool(read_environment(ENDS_JOB)) and is_in_pod()
 
 
 def chief_api(folder: Path = ACCOUNT_FOLDER) -> KubernetesApi:
-    """The API as the account of a chief's pod may use it. The client is loaded here.
+    """Connect to the API as the account of a chief's pod may use it. The client is loaded here.
 
     Args:
         folder: Folder of the account.
@@ -82,12 +82,14 @@ def why_job_ends(job: Any) -> str:
 
 
 def maker() -> str:
-    """Kind of what makes the pods of chief and workers."""
+    """Find the kind of what makes the pods of chief and workers."""
     return "StatefulSet" if read_environment(HOLDS) else "Job"
 
 
 def failure_of(job: Any) -> str:
-    """Why a Job has failed, or is about to, in its controller's words; empty: it has not. Pure."""
+    """Say why a Job has failed, or is about to, in its controller's words; empty: it has not.
+    Pure.
+    """
     failed = condition(job, "Failed") or condition(job, "FailureTarget")
     if failed is None:
         return ""

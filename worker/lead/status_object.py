@@ -81,7 +81,7 @@ class StatusWriter:
     Args:
         locked_job: The job.
         connect: Gives the API; called when something is to be written.
-        target: Where to.
+        target: Place to which the state is written.
         look_s: Time between looks at the job. Unit: seconds.
         now: The time of day.
     """
@@ -154,7 +154,7 @@ def event_object(
 
     Args:
         event: Event of the job.
-        target: Where the job's state is written.
+        target: Place to which the job's state is written.
         namespace: Namespace of that.
         moment: The time of day, RFC 3339.
     """
