@@ -27,13 +27,19 @@ _REFERRING = """
 REFERRING = frozenset(_REFERRING.split())
 """Words that refer to something else, or ask: no docstring or entry begins with one."""
 
+_LEANING = """
+    above after against at because before below between beyond by during for from if in inside into
+    like on over per since than through to toward towards under unless until via when whenever where
+    wherever while with within without
+"""
+LEANING = frozenset(_LEANING.split())
+"""Words that lean on a noun before them, as in "By name.": no docstring or entry begins so."""
+
 _NO_VERBS = """
-    a accumulator after again all also always an and around ascending at before between both by
-    consecutive during each entry ever every everything few file flat for fresh from full global
-    host in integer into is job later like logical many memory momentum more most neighbouring
-    neither nested never new no not number on once only or over path per phase random regular row
-    several since slot step the there time to two under until up velocity when where whether while
-    why with within without
+    a accumulator again all also always an and around ascending both consecutive each entry ever
+    every everything few file flat fresh full global host integer is job later logical many
+    memory momentum more most neighbouring neither nested never new no not number once only or
+    path phase random regular row several slot step the there time two up velocity whether why
 """
 NO_VERBS = frozenset(_NO_VERBS.split())
 """Further words that no function's docstring begins with, since a verb belongs there."""
@@ -76,6 +82,8 @@ def fault(text: Text) -> str | None:
     word = first.rstrip(".,:;").lower()
     if word in REFERRING or (word == "the" and re.match(r"same\b(?!-)", rest)):
         return f"{first!r} refers to something that is not said here"
+    if word in LEANING:
+        return f"{first!r} leans on a noun that is not there"
     if text.kind != "function":
         return None
     if word in NO_VERBS or not VERB.fullmatch(first) or rest.startswith("of "):

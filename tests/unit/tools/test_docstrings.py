@@ -82,6 +82,8 @@ def test_every_docstring_and_entry_is_judged_in_its_own_line(docstrings: ModuleT
         pytest.param("class", "One of several.", id="one"),
         pytest.param("property", "The same for all.", id="the same"),
         pytest.param("module", "What is where.", id="question"),
+        pytest.param("entry", "By name; None for none.", id="preposition"),
+        pytest.param("property", "Where it serves.", id="place"),
         pytest.param("function", "A name.", id="article for a verb"),
         pytest.param("function", "Rows that are left.", id="plural for a verb"),
         pytest.param("function", "Writes rows.", id="third person"),
