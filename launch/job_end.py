@@ -164,7 +164,7 @@ def is_the_end(code: int, ends_job: str) -> bool:
 
 
 def workloads_to_end(job: str, *, failed: bool, by_sets: str = "") -> list[tuple[str, str, Any]]:
-    """Choose the changes that end what a job has left: kind, name, and what is merged there. Pure.
+    """List the changes that end what a job has left: kind, name, and what is merged there. Pure.
 
     Args:
         job: Name of the job.

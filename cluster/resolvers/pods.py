@@ -124,8 +124,8 @@ class ContainerStatus:
     Attributes:
         name: Name of the container.
         waiting: Why it waits: ``reason`` and ``message``; empty: it does not.
-        ended: State in which it has ended; empty: it has not.
-        ended_before: State in which it ended before it was started again; empty: it was not.
+        ended: End of the container; empty: it has not.
+        ended_before: End before it was started again; empty: it was not.
         restarts: Number of times that it was started again.
         runs: Whether it runs, and has answered once.
     """
@@ -139,9 +139,7 @@ class ContainerStatus:
 
 
 def containers(pod: Json, *, with_init: bool = False) -> list[ContainerStatus]:
-    """List the containers of a pod, as far as its status tells; those that only begin it come
-    first.
-    """
+    """List the containers of a pod, as far as its status tells; those that begin it come first."""
     status = _part(pod, "status")
     listed = _parts(status, "initContainerStatuses") if with_init else []
     return [
@@ -168,9 +166,7 @@ def condition(item: Json | None, kind: str, *, holds: bool = True) -> Json | Non
 
 
 def exit_words(ended: Json) -> str:
-    """Say how a container ended: its own last words, where it left any, else what its code
-    means.
-    """
+    """Say how a container ended: by its own last words, else by what its code means."""
     code, words = int(ended.get("exitCode") or 0), _text(ended, "message").strip().splitlines()
     return f"exit code {code}: {words[-1].strip() if words else describe_exit(code)}"
 

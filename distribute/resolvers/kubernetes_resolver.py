@@ -235,7 +235,7 @@ def _checked(mapping: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _find_client(*, within: bool) -> tuple[Any, str]:
-    """Make the client: (the official ``ApiClient``, the namespace of its configuration)."""
+    """Make (the official ``ApiClient``, the namespace of its configuration)."""
     if not within:
         if (found := kubeconfig_client()) is None:
             raise ConfigurationError(

@@ -142,11 +142,11 @@ class JobFile(Part):
         self._places.update(places)
 
     def place_of(self, roles: Sequence[str], text: str) -> str:
-        """Find the place in the file of what an API server complains of; empty: it is not there.
+        """Find where the file says what an API server complains of; empty: it does not.
 
         Args:
             roles: Roles whose pods may be meant.
-            text: Words of the API server, with ``spec.template.spec.tolerations[0].key`` in them.
+            text: Words of the server, with ``spec.template.spec.tolerations[0].key`` in them.
         """
         found = re.search(r".*template\.spec\.(containers\[0\]\.)?(\w+)", text)
         if found is None:

@@ -15,7 +15,7 @@ from .yaml_text import Path
 
 
 def misfits_of_pods(job: JobFile) -> Iterator[tuple[Path, str]]:
-    """Find the paths of a job's fields that no pod can have so, and why; the first of each part."""
+    """Find the fields of a job that no pod can have so, and why; the first of each part."""
     parts: dict[Path, PodPart] = {("kubernetes",): job.kubernetes}
     parts |= {("roles", name, "kubernetes"): role.kubernetes for name, role in job.present}
     said = {path: part for path, part in parts.items() if part.pod or part.container}

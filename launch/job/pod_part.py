@@ -169,7 +169,7 @@ def _check_fields(part: str, fields: Json) -> None:
 
 
 def _said(fields: Json, name: str, key: str) -> list[tuple[int, str]]:
-    """Collect the numbers and keys of the items of a list."""
+    """List numbers and keys of the items of a list."""
     items = fields.get(name)
     return [
         (number, each[key])

@@ -235,8 +235,8 @@ def _under_another_name(document: Json) -> Json:
 def refused_apply(
     problems: Sequence[Problem], where: Where, again: str, job: JobFile
 ) -> RopewalkError:
-    """Say in a sentence which objects of a job were refused in a dry run; ``again``: what replaces
-    them.
+    """Make one sentence for objects of a job that were refused in a dry run; ``again``: what
+    replaces them.
     """
     others = [each for each in problems if not each.refusal.is_about_fixed_fields]
     if others:

@@ -11,11 +11,10 @@ import click
 from ...core.errors import ConfigurationError
 from ..options.job_file import JOB_FILE, job_option
 from ..screen.echo import echo
-from .command import connect_api, json_option, of_job, where_options
+from .command import Found, connect_api, json_option, of_job, where_options
 from .names import Form
 
 if TYPE_CHECKING:
-    from ...net.kubernetes.api import KubernetesApi
     from ..job.model import JobFile
     from .code import ShippedCode
 
@@ -146,8 +145,7 @@ def apply_command(
 @click.option("--timeout-s", default=300.0, show_default=True, help="How long to wait.")
 @click.option("--dry-run", is_flag=True, help="Say who would leave or come, and change nothing.")
 def scale_command(
-    api: "KubernetesApi",
-    name: str,
+    find: Found,
     workers: int | None,
     ps: int | None,
     timeout_s: float,
@@ -161,6 +159,7 @@ def scale_command(
 
     if (workers is None) is (ps is None):
         raise ConfigurationError("scale changes one number: give WORKERS, or --ps N")
+    api, name = find()
     plan = read_ps_scale(api, name, ps) if ps is not None else read_scale(api, name, workers or 0)
     if dry_run:
         who = [f"{plan.role}:{index} would drain and leave" for index in plan.leaving]
@@ -187,8 +186,7 @@ def scale_command(
 )
 @json_option
 def delete_command(
-    api: "KubernetesApi",
-    name: str,
+    find: Found,
     checkpoints: bool,
     namespace_too: bool,
     timeout_s: float,
@@ -197,6 +195,9 @@ def delete_command(
     """Delete the objects of a job; its tasks save and leave. Checkpoints stay."""
     from .removal import delete_all, delete_with_namespace
 
+    if not namespace_too:
+        refuse_said(["timeout_s"], "nothing is waited for without --namespace-too")
+    api, name = find()
     if namespace_too:
         done = delete_with_namespace(api, name, timeout_s)
     else:

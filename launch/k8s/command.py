@@ -8,6 +8,7 @@ import click
 
 from ..lazy_group import LazyGroup
 from ..options.job_file import job_option
+from ..options.settings import refuse_said
 
 if TYPE_CHECKING:
     from ...net.kubernetes.api import KubernetesApi
@@ -46,9 +47,13 @@ def where_options(command: Any) -> Any:
     return _namespace_option(_context_option(command))
 
 
+Found = Callable[[], "tuple[KubernetesApi, str]"]
+"""Gives the API and the name of the job that a command is about."""
+
+
 def of_job(command: Callable[..., None]) -> Any:
-    """Give a command the API and the name of a job, and the options that say which job: --name,
-    else the job file.
+    """Give a command what finds its job, and the options that say which: --name, else the job
+    file.
     """
 
     @job_option
@@ -56,15 +61,21 @@ def of_job(command: Callable[..., None]) -> Any:
     @where_options
     @functools.wraps(command)
     def of_that_job(*, job_file: str, name: str, context: str, namespace: str, **more: Any) -> None:
-        job = None
-        if not name:
-            from ..job.reading import read_job
-
-            job = read_job(job_file)
-        api = connect_api(context, namespace, job)
-        command(api, job.name if job else name, **more)
+        command(functools.partial(_find_job, job_file, name, context, namespace), **more)
 
     return of_that_job
+
+
+def _find_job(
+    job_file: str, name: str, context: str, namespace: str
+) -> "tuple[KubernetesApi, str]":
+    if name:
+        refuse_said(["job_file"], "--name says which job")
+        return connect_api(context, namespace, None), name
+    from ..job.reading import read_job
+
+    job = read_job(job_file)
+    return connect_api(context, namespace, job), job.name
 
 
 def connect_api(context: str, namespace: str, job: "JobFile | None") -> "KubernetesApi":

@@ -10,10 +10,9 @@ import click
 from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
 from ..screen.echo import echo
-from .command import connect_api, json_option, of_job, where_options
+from .command import Found, connect_api, json_option, of_job, where_options
 
 if TYPE_CHECKING:
-    from ...net.kubernetes.api import KubernetesApi
     from .job_status import ClusterStatus
 
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 @of_job
 @click.option("--watch", "-w", is_flag=True, help="Until the job is over; exits as the job did.")
 @json_option
-def status_command(api: "KubernetesApi", name: str, watch: bool, as_json: bool) -> None:
+def status_command(find: Found, watch: bool, as_json: bool) -> None:
     """Show every task: its state, since when, and why it does not run.
 
     What has happened is read from the objects of the job and their events, never from logs. With
@@ -29,6 +28,7 @@ def status_command(api: "KubernetesApi", name: str, watch: bool, as_json: bool) 
     """
     from .observing import follow_status, observe
 
+    api, name = find()
     if not watch:
         status = observe(api, name)
         _show(status, as_json=as_json)
@@ -105,9 +105,7 @@ def list_command(context: str, namespace: str, as_json: bool) -> None:
 @of_job
 @click.option("--follow", "-f", is_flag=True, help="Until the job is over.")
 @click.option("--tail", default=-1, metavar="LINES", help="So many at the end; default: all.")
-def logs_command(
-    api: "KubernetesApi", name: str, tasks: tuple[str, ...], follow: bool, tail: int
-) -> None:
+def logs_command(find: Found, tasks: tuple[str, ...], follow: bool, tail: int) -> None:
     """Show the logs of TASKS (worker, ps:0 …; default: all), each line behind its task.
 
     Streams that break are read on where they broke; every line is shown once. A log says nothing
@@ -116,6 +114,8 @@ def logs_command(
     from .logs import LogFollower, read_logs
     from .observing import observe
     from .status_view import headline
+
+    api, name = find()
 
     def wanted(task: str) -> bool:
         return not tasks or task in tasks or task.partition(":")[0] in tasks

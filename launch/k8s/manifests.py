@@ -223,7 +223,7 @@ def job_set(job: JobFile, templates: Mapping[str, Json]) -> Json:
 
     Args:
         job: The job.
-        templates: Templates of each role's pods.
+        templates: Pod templates of the roles.
     """
     spec = _spec(job, templates, {})
     return _one_object(job, "jobset.x-k8s.io/v1alpha2", "JobSet", spec, queue_labels(job))
@@ -237,7 +237,7 @@ def train_job(job: JobFile, templates: Mapping[str, Json]) -> list[Json]:
 
     Args:
         job: The job.
-        templates: Templates of each role's pods.
+        templates: Pod templates of the roles.
     """
     nodes = job.count(WORKER)
     runtime: Json = {

@@ -80,9 +80,7 @@ def pod_template(job: JobFile, role: str, form: Form = Form.OBJECTS) -> Json:
 
 
 def _completed(spec: Json, own_labels: dict[str, str]) -> Json:
-    """Complete a spec with what a job file leaves out: whose pods are meant, and who may read a
-    Secret.
-    """
+    """Complete a spec by what a job file leaves out: whose pods are meant, who may read Secrets."""
     spec = copy.deepcopy(spec)
     affinity = spec.get("affinity") or {}
     near = [affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity")]
@@ -100,7 +98,7 @@ def _completed(spec: Json, own_labels: dict[str, str]) -> Json:
 
 
 def _apart(own_labels: dict[str, str], form: Form) -> Json:
-    """Keep the ps of a job apart: a node that goes takes one, where there are nodes for them."""
+    """Spread the pods so that a node that goes takes one ps, where there are nodes for them."""
     by_set = {} if form.is_one_object else {"matchLabelKeys": ["controller-revision-hash"]}
     return {
         "maxSkew": 1,
@@ -155,7 +153,7 @@ def _probes(part: PodPart, *, waits_for_replicas: bool = False) -> Json:
     """Set how the kubelet asks a task. Ready means that it answers, not that the others are there.
 
     Args:
-        part: Options of the role's pods in the job file.
+        part: Options of a role's pods in the job file.
         waits_for_replicas: Whether it is a ps, which is ready once each share has its replicas:
             only then the next one may be stopped, by a StatefulSet that rolls or by an eviction.
     """
@@ -225,7 +223,7 @@ def _plan(job: JobFile, role: str, form: Form) -> TaskPlan:
 
 
 def _environment(plan: TaskPlan, others: Collection[str]) -> list[Json]:
-    """List what only Kubernetes knows of a pod, and the variables of the plan but for ``others``,
+    """Set what only Kubernetes knows of a pod, and the variables of the plan but for ``others``,
     which the job file says: HOME, for instance.
     """
     label = "metadata.labels['app.kubernetes.io/{}']"

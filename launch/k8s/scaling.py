@@ -229,9 +229,7 @@ def read_ps_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
 
 
 def _live(api: KubernetesApi, name: str, role: str, *kinds: str) -> Json | None:
-    """Find what makes the pods of a role; None: nothing does. A JobSet's numbers of pods are
-    fixed.
-    """
+    """Find what makes the pods of a role; None: nothing. A JobSet's numbers of pods are fixed."""
     for kind in kinds:
         if found := api.get(kind, workload(name, role)):
             return {"kind": kind, **found}

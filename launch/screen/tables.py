@@ -11,7 +11,7 @@ def new_table(*names: str, right: Collection[str] = ()) -> Table:
 
     Args:
         names: Titles of the columns.
-        right: Titles of the columns whose values are numbers.
+        right: Columns whose values are numbers.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in names:

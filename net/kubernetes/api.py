@@ -24,7 +24,7 @@ Json = dict[str, Any]
 _Answer = TypeVar("_Answer")
 
 FIELD_MANAGER = "ropewalk"
-"""Field manager of everything that commands write: what others own is then a conflict."""
+"""Manager of all fields that commands write: what others own is then a conflict."""
 
 _ANSWER_S, _TASKS_ANSWER_S = 30.0, 3.0
 _QUIET_S = 300.0  # a task that says nothing is no dead connection: asked again after that
@@ -116,7 +116,7 @@ def connect(context: str = "", namespace: str = "") -> "KubernetesApi":
 
 
 def connect_task(manager: str = FIELD_MANAGER, folder: Path = ACCOUNT_FOLDER) -> "KubernetesApi":
-    """Connect to the API as the service account of this pod may use it: for a task of a job.
+    """Connect to the API as the service account of this pod: for a task of a job.
 
     Args:
         manager: Field manager of what it writes.
@@ -215,7 +215,7 @@ class KubernetesApi:
         return None
 
     def apply(self, body: Json, *, force: bool = False, dry_run: bool = False) -> Json:
-        """Apply an object on the server's side.
+        """Apply an object server-side.
 
         Raises:
             IncompatibleError: Another manager owns a field (409), and ``force`` is off.
@@ -303,7 +303,7 @@ class KubernetesApi:
     # -- streams -----------------------------------------------------------------------------
 
     def watch(self, kind: str, selector: str, version: str, timeout_s: int) -> Iterator[Json]:
-        """Yield the events of a watch from ``version`` on; it ends after ``timeout_s``, or earlier.
+        """Watch objects: events from ``version`` on; it ends after ``timeout_s``, or earlier.
 
         Raises:
             RefusedRequestError: There was no answer, or an event that is an error.
@@ -353,7 +353,7 @@ class KubernetesApi:
         return self._requests.stream(path, _QUIET_S if follow else _ANSWER_S, query)
 
     def _found(self, what: str, method: str, kind: str, name: str, **params: Any) -> Json | None:
-        """Send a request about an object, and return the answer; None: there is no such object."""
+        """Send a request about an object; None: there is no such object."""
         try:
             path = path_of(kind, self.namespace, name)
             return self._requests.json(method, path, **params)

@@ -81,9 +81,7 @@ class Refusal:
         return self.status in _RETRIED and not (self.is_final or self.is_no_object)
 
     def wait_s(self, attempt: int) -> float:
-        """Compute the seconds until the next try; ``attempt`` counts from 0. What the server asks
-        for wins.
-        """
+        """Compute the seconds until the next try; ``attempt`` is from 0. The server's word wins."""
         return self.retry_after_s or min(0.25 * 2.0**attempt, _LONGEST_S)
 
     def is_tried_again(self, attempt: int, elapsed_s: float, *, reached: bool) -> bool:

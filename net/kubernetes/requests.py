@@ -76,8 +76,7 @@ def pod_client(folder: Path = ACCOUNT_FOLDER) -> Any:
 
 
 def kubeconfig_client(context: str = "") -> tuple[Any, str] | None:
-    """Make the official ``ApiClient`` of a context, and find the context's namespace; None: no
-    kubeconfig.
+    """Make the official ``ApiClient`` of a context, and name its namespace; None: no kubeconfig.
 
     Args:
         context: Context of the kubeconfig; empty: the current one.
@@ -165,8 +164,8 @@ class Requests:
 
     Args:
         api_client: The official ``ApiClient``.
-        clock: Clock for waiting between tries.
-        answer_s: Longest time that an answer may take that is no stream. Unit: seconds.
+        clock: For waiting between tries.
+        answer_s: Longest time of an answer that is no stream. Unit: seconds.
         tries_again: Whether a request is sent again at all.
 
     Attributes:
@@ -188,7 +187,7 @@ class Requests:
         self._warned: set[str] = set()
 
     def watch(self, path: str, read_s: float, **params: Any) -> Iterator[Json]:
-        """Yield the events of a watch; tried once.
+        """Watch objects; tried once.
 
         Args:
             path: Path of the request.
@@ -232,7 +231,7 @@ class Requests:
         Args:
             method: ``get``, ``post``, ``patch`` or ``delete``.
             path: Path of the request.
-            body: Contents of the request, as JSON.
+            body: Body to send, as JSON.
             params: Parameters, as the client calls them.
 
         Raises:
@@ -251,7 +250,7 @@ class Requests:
         raise AssertionError("unreachable")
 
     def _tried_again(self, error: Exception, attempt: int, elapsed_s: float) -> Refusal:
-        """Decide whether the request is sent again, and return the refusal; else that is raised."""
+        """Return the refusal after which the request is sent again; else it is raised."""
         ours = refused(error)
         if not isinstance(ours, RefusedRequestError):
             raise ours from error

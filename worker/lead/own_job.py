@@ -35,7 +35,7 @@ def ends_its_job() -> bool:
 
 
 def chief_api(folder: Path = ACCOUNT_FOLDER) -> KubernetesApi:
-    """Connect to the API as the account of a chief's pod may use it. The client is loaded here.
+    """Connect to the API as the account of a chief's pod. The client is loaded here.
 
     Args:
         folder: Folder of the account.
@@ -82,14 +82,12 @@ def why_job_ends(job: Any) -> str:
 
 
 def maker() -> str:
-    """Find the kind of what makes the pods of chief and workers."""
+    """Name the kind of what makes the pods of chief and workers."""
     return "StatefulSet" if read_environment(HOLDS) else "Job"
 
 
 def failure_of(job: Any) -> str:
-    """Say why a Job has failed, or is about to, in its controller's words; empty: it has not.
-    Pure.
-    """
+    """Say why a Job has failed, or is about to, in its controller's words; empty: not. Pure."""
     failed = condition(job, "Failed") or condition(job, "FailureTarget")
     if failed is None:
         return ""
