@@ -11,6 +11,8 @@ from ...core.task import TaskId
 from ..roles import EVALUATOR, PS, WORKER
 from .takeover import Challenge, Process
 
+_EVALUATORS = 8  # the part of the places beside the cluster that evaluators have
+
 
 @dataclass(slots=True)
 class Member:
@@ -113,17 +115,21 @@ class Members(dict[TaskId, Member]):
     def _make_room(self, task: TaskId) -> None:
         """Have room for one more dynamic task: the one that is gone for longest is forgotten."""
         dynamic = [member for member in self.values() if member.task not in self._expected]
-        if len(dynamic) < self._max_dynamic:
+        most = self._max_dynamic
+        if task.type == EVALUATOR:  # a few of them, which keep no worker out
+            dynamic = [member for member in dynamic if member.task.type == EVALUATOR]
+            most = max(1, most // _EVALUATORS)
+        if len(dynamic) < most:
             return
         gone = [member for member in dynamic if member.state is not State.ALIVE]
         if not gone:
             raise TooManyWorkersError(
                 f"{task} is refused: {len(dynamic)} tasks take part that are not in the cluster of "
                 f"{self._chief}, as many as may (max_sessions); raise ROPEWALK_MAX_SESSIONS on the "
-                "chief and the ps, or run fewer workers",
+                f"chief and the ps, or run fewer {task.type}s",
                 task=task,
                 limit="max_sessions",
-                value=self._max_dynamic,
+                value=most,
             )
         del self[min(gone, key=lambda member: member.since).task]
 

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ropewalk.audit")
 
 _REFUSALS_S = 1.0  # between log lines about the same thing
-_REFUSED_CALLERS = 1024
+_USES = 50  # log lines in a second about what a caller may do
+_CALLERS = 1024
 
 
 class Guard:
@@ -197,7 +198,7 @@ class Guard:
         """Log a privileged act, or a refused one.
 
         Of refusals there is one line in a second for each caller and act, and one for all unknown
-        callers, with the number of the others: they could fill the disk.
+        callers, and of what is allowed 50, with the number of the others: they could fill the disk.
         """
         named = "audit: %s %s by %s from %s"
         words = (self._task.short, _name(operation), who or "a stranger", address or "here")
@@ -206,9 +207,9 @@ class Guard:
             self._strangers.warning(f"{named}: refused: %s", *words, refused.message)
         elif refused is not None:
             rare = _refusals_of(self._task, who, operation)
-            rare.warning(f"{named}: refused: %s", *words, refused.message)
-        elif self.mode.encrypts:
-            audit_log.info(f"{named}: allowed", *words)
+            rare.warning(f"{named}: refused: %s", *said, refused.message)
+        elif self.mode.encrypts and who is not None:
+            _uses_of(self._task, who, operation).info(f"{named}: allowed", *said)
         else:
             audit_log.debug(f"{named}: allowed", *words)
 
@@ -275,9 +276,14 @@ def _addresses(address: str, host: str, port: int) -> frozenset[str]:
     )
 
 
-@lru_cache(maxsize=_REFUSED_CALLERS)
+@lru_cache(maxsize=_CALLERS)
 def _refusals_of(task: TaskId, who: Principal, operation: str) -> RareLog:  # noqa: ARG001 - the key
     return RareLog(audit_log, _REFUSALS_S)
+
+
+@lru_cache(maxsize=_CALLERS)
+def _uses_of(task: TaskId, who: Principal, operation: str) -> RareLog:  # noqa: ARG001 - the key
+    return RareLog(audit_log, _REFUSALS_S, _USES)
 
 
 def _name(operation: str) -> str:

@@ -18,12 +18,28 @@ class Servers:
 
     Attributes:
         join: Takes a ps into the job; set by what leads the ps.
-        wanted: Number of ps that the job is to have; 0: as many as it began with.
+        wanted: How many the job is to have; 0: as many as it began with.
+        shares: Number of shares; 0: not known yet.
     """
 
     def __init__(self) -> None:
         self.join: JoinPs = _not_yet
         self.wanted = 0
+        self.shares = 0
+
+    def check(self, ps: TaskId) -> None:
+        """Check that a ps of this index may come: the chief asks all of them, again and again.
+
+        Raises:
+            RefusedError: There is no share for it, nor may it replace one that has.
+        """
+        most = 2 * self.shares
+        if self.shares and ps.index >= most:
+            raise RefusedError(
+                f"{ps} cannot come as a ps: ps:0 to ps:{most - 1} can, as there are {self.shares} "
+                "shares (ps_shares)",
+                task=ps,
+            )
 
     def scale(self, count: int, *, replicas: int, shares: int) -> None:
         """Say how many ps there are to be.

@@ -14,6 +14,7 @@ from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
+from ...core.process.rare_log import RareLog
 from ...core.report import CutCounts, TaskEnd
 from ...core.settings import Settings
 from ...core.states import Phase
@@ -92,6 +93,7 @@ class ChiefServicer:
     def __init__(self, locked_job: LockedJob, settings: Settings) -> None:
         self._locked_job = locked_job
         self._settings = settings
+        self._refusals = RareLog(log)
 
     def Register(
         self, request: chief_pb2.RegisterRequest, visitor: Visitor
@@ -119,7 +121,7 @@ class ChiefServicer:
                 self._locked_job.presence.hear(who, visitor.is_connected)
                 phase, reason, held = job.phase, job.reason, job.is_held(who, now)
         except OtherJobError as error:
-            log.warning("refused: %s", error)
+            self._refusals.warning("refused: %s", error)
             raise
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
@@ -193,6 +195,7 @@ class ChiefServicer:
         check_protocol(own_versions(), theirs, peer=str(task))
         with self._locked_job.open() as (job, _now):
             job.check_ps(task, request.job)
+        self._locked_job.leaders.servers.check(task)
         self._locked_job.leaders.servers.join(task, request.address)
         return chief_pb2.JoinPsResponse(versions=codec.versions_to_wire(own_versions()))
 

@@ -41,6 +41,7 @@ _MAX_PORTS = 64
 _MAX_EVENTS = 4096
 _MAX_RUNNING = 4096  # 512 jobs, of eight tasks each
 _MAX_ORDERS = 64  # in one answer
+_SUBMISSIONS = 50  # lines of the audit log in a second
 _MAX_LINE_BYTES = 256 * 1024  # twice what a node makes of what a task prints
 
 
@@ -74,6 +75,7 @@ class GatewayServicer:
         self._logs: dict[str, JobLog] = {}
         self._events: dict[str, int] = {}  # taken, by instance of the node
         self._losses = RareLog(log)
+        self._submissions = RareLog(audit_log, 1.0, _SUBMISSIONS)
         self._changed = threading.Condition()
         self._stopped = False
         # Of Unix times: what people see does not jump with the clock of this machine.
@@ -207,7 +209,7 @@ class GatewayServicer:
             job = table.submit(submission, now=time.monotonic())
             if is_new:
                 what = f"package {request.digest}" if request.digest else "a program at its driver"
-                audit_log.info("audit: job %s was submitted by %s: %s", job.id, owner, what)
+                self._submissions.info("audit: job %s was submitted by %s: %s", job.id, owner, what)
             info = self._info(job)
         info.warnings.extend(
             f"{each.name} is {each.ours or 'missing'} here and {each.theirs or 'missing'} on the "

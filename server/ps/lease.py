@@ -6,6 +6,7 @@ import threading
 from ...cluster.access.leadership import may_follow
 from ...core.clock import Clock
 from ...core.errors import FencedError, OtherJobError, RefusedError
+from ...core.process.rare_log import RareLog
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId, is_other_job
 from ...core.wire.bounds import (
@@ -40,6 +41,7 @@ class ChiefLease:
         self._job = job
         self._clock = clock
         self._lock = threading.Lock()
+        self._refusals = RareLog(log)
         self._chief: Incarnation | None = None
         self._until = clock.now()
         self._heard = clock.now()
@@ -112,7 +114,9 @@ class ChiefLease:
                 raise self._other_job(who)
 
     def _other_job(self, who: Incarnation) -> OtherJobError:
-        log.warning("refused %s of job %s: this ps serves job %s", who.task, who.job, self._job)
+        self._refusals.warning(
+            "refused %s of job %s: this ps serves job %s", who.task, who.job, self._job
+        )
         return OtherJobError(
             f"this ps serves job {self._job!r} of the chief at {self._address or '?'}; {who.task} "
             f"belongs to job {who.job!r}. Stop one of the jobs, or give this one ps of its own",

@@ -87,7 +87,7 @@ class ChiefLoop:
         self._keeper = keeper
         self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
         self._pool = ThreadPoolExecutor(
-            max(_LEAST_CALLS, len(controls)), thread_name_prefix="attach"
+            max(_LEAST_CALLS, len(controls), 2 * settings.ps_shares), thread_name_prefix="attach"
         )
         self._draining: list[TaskId] = []  # ps that were asked to stop
         self._refusal: RopewalkError | None = None  # of a ps to be led

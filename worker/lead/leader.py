@@ -222,7 +222,9 @@ class JobLeader:
             self._cutter = self._new_cutter(who)
         self._loop.start()
         if self._keeper is not None:
-            self.locked_job.leaders.servers.join = self._join_ps
+            servers = self.locked_job.leaders.servers
+            servers.shares = self._settings.ps_shares or self._num_servers
+            servers.join = self._join_ps
         self._announcement = ChiefAnnouncement(self.address)
         job = self._settings.job_id
         self._failed_peers = failed_peers(self.locked_job, job, asks_ps=not self._goes_on)

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.cluster.job.job import Job
-from ropewalk.core.errors import FencedError, RefusedError
+from ropewalk.core.errors import FencedError, RefusedError, TooManyWorkersError
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
 from ropewalk.core.task import Incarnation, TaskId
@@ -92,6 +92,18 @@ def test_a_task_not_in_the_spec_may_join() -> None:
     who = job.register(TaskId("worker", 9), now=1, address="w9:1")
     assert job.heartbeat(who, REPORT, now=2) is Phase.RUNNING
     assert who.task in job.members.waited_for()
+
+
+def test_evaluators_keep_no_worker_out() -> None:
+    job = Job([(CHIEF, "c:1")], chief=CHIEF, lease_s=LEASE, now=0, max_dynamic=16)
+    for index in range(2):
+        job.register(TaskId("evaluator", index), now=0)
+    with pytest.raises(TooManyWorkersError, match="run fewer evaluators"):
+        job.register(TaskId("evaluator", 2), now=0)
+    for index in range(14):
+        job.register(TaskId("worker", index), now=0)
+    with pytest.raises(TooManyWorkersError, match="run fewer workers"):
+        job.register(TaskId("worker", 14), now=0)
 
 
 def test_a_task_is_lost_only_after_its_whole_lease() -> None:

@@ -283,6 +283,22 @@ def test_a_stranger_is_told_what_is_missing_and_audited(
     assert guard.admit("/grpc.health.v1.Health/Check").principal is None
 
 
+def test_what_a_caller_may_do_again_and_again_fills_no_disk_with_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropewalk.net.auth.guard._REFUSALS_S", 1000.0)
+    guard = Guard(TaskId("chief", 77), Settings(security="mtls"))
+    guard.mode = SecurityMode.MTLS
+    others = Principal("worker", "", 3)
+    with caplog.at_level("INFO", "ropewalk.audit"):
+        for who in (WORKER, others):
+            for _ in range(200):
+                guard.check(who, "/ropewalk.proto.v1.Chief/Register", "10.0.0.1:5")
+    lines = [line for line in caplog.messages if line.endswith("allowed")]
+    assert len([line for line in lines if str(WORKER) in line]) == 50
+    assert len(lines) == 100, "one caller takes no line from another one"
+
+
 def test_a_server_without_the_key_is_not_believed(settings: Settings) -> None:
     credentials = credentials_for(settings, "127.0.0.1:2222", WORKER)
     said = credentials.authorization("session ps")

@@ -276,6 +276,32 @@ def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> No
     assert servers.wanted == 8
 
 
+def test_a_ps_for_which_there_can_be_no_share_does_not_come() -> None:
+    servers = Servers()
+    servers.check(TaskId("ps", 500))  # the chief does not know yet how many there are
+    servers.shares = 4
+    servers.check(TaskId("ps", 7))
+    with pytest.raises(RefusedError, match=r"ps:0 to ps:7 can, as there are 4 shares"):
+        servers.check(TaskId("ps", 8))
+
+
+def test_a_task_that_is_refused_again_and_again_writes_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = ChiefServer(CHIEF, [(CHIEF, "c:1")], SETTINGS, job_id="job-a")
+    server.start("127.0.0.1:0")
+    settings = SETTINGS.model_copy(update={"job_id": "job-b"})
+    client = ChiefClient(f"127.0.0.1:{server.port}", settings, Principal("worker", index=0))
+    try:
+        for _ in range(20):
+            with pytest.raises(OtherJobError):
+                client.register(TaskId("worker", 0), "", timeout_s=T)
+        assert sum(each.startswith("refused: ") for each in caplog.messages) == 1
+    finally:
+        client.close()
+        server.stop(grace_s=0)
+
+
 def test_a_ps_comes_to_a_chief_that_leads_and_to_no_other_job() -> None:
     settings = SETTINGS.model_copy(update={"ps_shares": 4})
     server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings, job_id="job-a")

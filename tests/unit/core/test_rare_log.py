@@ -1,0 +1,25 @@
+"""Lines that others can cause: some in a while, and how many were left out."""
+
+import logging
+import time
+
+import pytest
+
+from ropewalk.core.process.rare_log import RareLog
+
+log = logging.getLogger("ropewalk.test")
+
+
+def test_lines_beyond_those_of_a_period_are_counted_and_told_with_the_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    rare = RareLog(log, 10.0, most=2)
+    with caplog.at_level("INFO", "ropewalk.test"):
+        for number in range(5):
+            rare.info("%d came", number)
+        now[0] += 10
+        rare.warning("%d came", 5)
+    assert caplog.messages == ["0 came", "1 came", "5 came (3 more like this in the meantime)"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
