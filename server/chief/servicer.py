@@ -233,8 +233,12 @@ class ChiefServicer:
             if leaders.moves.last is not None:
                 status.move.CopyFrom(_move_to_wire(leaders.moves.last))
             room = self._settings.max_message_bytes // 2
+            share = room // len(job.members)
             for member in job.members.values():
                 task = _task_status(member, now)
+                if task.ByteSize() > share:  # one that reports much keeps no other out
+                    task.report.ClearField("metrics")
+                    task.report.ClearField("transports")
                 room -= task.ByteSize()
                 if room < 0:
                     break

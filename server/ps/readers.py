@@ -24,6 +24,7 @@ from .shard_table import ShardTable
 _PLACES = 1 << 17  # looked at under the lock at a time: half a megabyte of positions
 _MOST_PLACES = 1 << 22  # in one answer
 _ENOUGH_KEYS = 1 << 16  # for one answer
+_NAMED_MESSAGES = 16  # of max_message_bytes: rows that all readers have named
 _GONE = 1 << 62  # from this cursor on come keys whose rows are gone
 
 
@@ -131,7 +132,7 @@ class Readers:
         """Name the rows of which a reader wants the values at the next cut.
 
         Raises:
-            LimitExceededError: They do not fit an answer.
+            LimitExceededError: They do not fit an answer, or all readers have named too many.
             ShapeMismatchError: The number of a row is out of range.
         """
         layout.check_rows(rows, self._store.task)
@@ -145,7 +146,19 @@ class Readers:
                 limit="max_message_bytes",
                 value=total,
             )
-        wanted.layout, wanted.rows = layout, rows
+        named, room = sum(part.nbytes for part in rows), _NAMED_MESSAGES * most
+        with self._lock:
+            others = [each for each in self._wanted if each is not wanted]
+            named += sum(part.nbytes for each in others for part in each.rows)
+            if named > room:
+                raise LimitExceededError(
+                    f"{self._store.task}: readers have named rows in {named} bytes, more than "
+                    f"{_NAMED_MESSAGES} times max_message_bytes; ask for fewer ids at once, or "
+                    "when others have read theirs",
+                    limit="max_message_bytes",
+                    value=named,
+                )
+            wanted.layout, wanted.rows = layout, rows
 
     def rows_of(self, reader: Incarnation) -> list[Array]:
         """Copy the rows that a reader has named last.

@@ -276,6 +276,23 @@ def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> No
     assert servers.wanted == 8
 
 
+def test_a_task_that_reports_much_leaves_the_others_in_the_status() -> None:
+    tasks = [CHIEF, *(TaskId("worker", index) for index in range(4))]
+    server = ChiefServer(CHIEF, [(task, "") for task in tasks], SETTINGS)
+    server.start("127.0.0.1:0")
+    client = ChiefClient(f"127.0.0.1:{server.port}", SETTINGS, Principal("worker", index=0))
+    try:
+        who = client.register(tasks[1], "", timeout_s=T)[0]
+        large = TaskReport(steps=7, transports=("x" * 1024,) * 4096)
+        client.heartbeat(who, large, timeout_s=T)
+        status = client.status(timeout_s=T)
+    finally:
+        client.close()
+        server.stop(grace_s=0)
+    assert [each.task for each in status.tasks] == tasks
+    assert status.tasks[1].report == TaskReport(steps=7)
+
+
 def test_a_ps_for_which_there_can_be_no_share_does_not_come() -> None:
     servers = Servers()
     servers.check(TaskId("ps", 500))  # the chief does not know yet how many there are

@@ -1,5 +1,6 @@
 """Readers of a store: which rows changed, piece by piece, and rows of one moment."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -159,6 +160,21 @@ def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
         store.cuts.end(2)
         with pytest.raises(CutVoidError):
             image.take_rows()
+
+
+def test_what_all_readers_have_named_has_a_bound() -> None:
+    store, _ = training(ARRAY, max_message_bytes=1 << 16)
+    layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
+    rows = [np.zeros(1 << 13, np.int64)]
+    with ExitStack() as sessions:
+        others = [sessions.enter_context(store.readers.session(READER)) for _ in range(17)]
+        for each in others[:16]:
+            store.readers.want(each, layout, rows)
+        store.readers.want(others[0], layout, rows)  # in the place of those of before
+        with pytest.raises(LimitExceededError, match="readers have named rows"):
+            store.readers.want(others[16], layout, rows)
+        others[0].rows = ()  # read
+        store.readers.want(others[16], layout, rows)
 
 
 def test_more_rows_than_fit_an_answer_are_not_kept() -> None:
