@@ -10,6 +10,7 @@ import click
 
 from ...core.errors import ConfigurationError
 from ..options.job_file import JOB_FILE, job_option
+from ..options.settings import refuse_said
 from ..screen.echo import echo
 from .command import Found, connect_api, json_option, of_job, where_options
 from .names import Form

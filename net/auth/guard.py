@@ -207,9 +207,9 @@ class Guard:
             self._strangers.warning(f"{named}: refused: %s", *words, refused.message)
         elif refused is not None:
             rare = _refusals_of(self._task, who, operation)
-            rare.warning(f"{named}: refused: %s", *said, refused.message)
+            rare.warning(f"{named}: refused: %s", *words, refused.message)
         elif self.mode.encrypts and who is not None:
-            _uses_of(self._task, who, operation).info(f"{named}: allowed", *said)
+            _uses_of(self._task, who, operation).info(f"{named}: allowed", *words)
         else:
             audit_log.debug(f"{named}: allowed", *words)
 

@@ -164,7 +164,7 @@ class Requests:
 
     Args:
         api_client: The official ``ApiClient``.
-        clock: For waiting between tries.
+        clock: Clock of the waits between tries.
         answer_s: Longest time of an answer that is no stream. Unit: seconds.
         tries_again: Whether a request is sent again at all.
 

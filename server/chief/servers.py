@@ -18,7 +18,7 @@ class Servers:
 
     Attributes:
         join: Takes a ps into the job; set by what leads the ps.
-        wanted: How many the job is to have; 0: as many as it began with.
+        wanted: Number of ps that the job is to have; 0: as many as it began with.
         shares: Number of shares; 0: not known yet.
     """
 
