@@ -52,15 +52,15 @@ class Job:
             task: write(folder / f"{task[0]}-{task[1]}", issued(*task, job=JOB)) for task in tasks
         }
 
-    def flags(self, task: tuple[str, int]) -> list[str]:
+    def credentials(self, task: tuple[str, int]) -> list[str]:
         files = self._files[task]
         given = [(f"--{key.replace('_', '-')}", files[key]) for key in files if key != "insecure"]
-        return [*QUICK, *(each for pair in given for each in pair)]
+        return [each for pair in given for each in pair]
 
     def start(self, task: tuple[str, int], *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         role, index = task
         config = {"cluster": self.cluster, "task": {"type": role, "index": index}}
-        return self._start("run", *self.flags(task), *arguments, TF_CONFIG=json.dumps(config))
+        return self._start("run", *QUICK, *self.credentials(task), *arguments, TF_CONFIG=json.dumps(config))
 
     def rotate(self, ca: str = "test CA") -> None:
         """Give every task a new certificate."""
@@ -110,7 +110,7 @@ def test_a_job_with_certificates_outlives_two_rotations_and_a_change_of_ca(
     job.rotate("new CA")
     job.trust("new CA")
     replace_worker()
-    shown = run_cli("status", job.cluster["chief"][0], *job.flags(TASKS[1]))
+    shown = run_cli("status", job.cluster["chief"][0], *job.credentials(TASKS[1]))
     assert shown.returncode == 0, shown.stderr
     assert "TLS with certificates on both sides" in shown.stdout
     running[TASKS[1]][0].terminate()
