@@ -5,10 +5,12 @@ one replica of a share is lost at a time.
 """
 
 import json
+import os
 import random
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.core.exit_codes import ExitCode
@@ -129,7 +131,8 @@ class LocalChaos:
         pid = self.job.send(task, signal.SIGTERM)
         _pause(grace_s)
         if self.job.pid(task) == pid:
-            self.job.send(task, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it leaves just now
+                os.kill(pid, signal.SIGKILL)
         wait_until(lambda: self.job.pid(task) != pid, 60, f"{task} to end")
         self.job.scale(self._ps)
 

@@ -60,7 +60,9 @@ class Job:
     def start(self, task: tuple[str, int], *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         role, index = task
         config = {"cluster": self.cluster, "task": {"type": role, "index": index}}
-        return self._start("run", *QUICK, *self.credentials(task), *arguments, TF_CONFIG=json.dumps(config))
+        return self._start(
+            "run", *QUICK, *self.credentials(task), *arguments, TF_CONFIG=json.dumps(config)
+        )
 
     def rotate(self, ca: str = "test CA") -> None:
         """Give every task a new certificate."""
