@@ -65,6 +65,8 @@ def test_a_process_that_is_joining_is_waited_for_by_whoever_asks_first() -> None
     assert program_cluster() is None
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where another test has loaded it
+@pytest.mark.filterwarnings("ignore:This process")  # of Python from 3.12 on
 def test_a_fork_waits_for_the_thread_that_joins_since_the_copy_does_not_have_it() -> None:
     joined: Future[ClusterRuntime] = Future()
     with while_joining(joined.result):
