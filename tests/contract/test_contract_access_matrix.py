@@ -345,7 +345,8 @@ def test_requests_with_a_sender_are_known() -> None:
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
         "ParameterServer/HandOverShare", "ParameterServer/GiveUpShare",
         "ParameterServer/WatchShares", "ParameterServer/BeginCut",
-        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/EndCut",
+        "ParameterServer/MarkCut", "ParameterServer/FinishCut", "ParameterServer/ReadCut",
+        "ParameterServer/EndCut",
     ]  # fmt: skip
 
 
