@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
+from ..core.checkpoint.file_systems import keep_folder
 from ..core.errors import (
     ConfigurationError,
     JobDoneError,
@@ -63,7 +64,7 @@ def run_task(
     watch.begin()
     try:
         check_limits()
-        settings = _with_absolute_paths(with_own_job(settings))
+        settings = _with_kept_paths(with_own_job(settings))
         run = partial(_run_program, program, arguments, report, watch) if program else None
         code = _run_role(task, settings, run, watch)
     except RopewalkError as error:
@@ -77,17 +78,17 @@ def run_task(
     return code
 
 
-def _with_absolute_paths(settings: Settings) -> Settings:
-    """Make paths in settings absolute, so that a program may change its working directory."""
-    paths = {name: getattr(settings, name) for name in ("key_file", "model_dir", "token_file")}
-    relative = {name: path for name, path in paths.items() if path and not _is_absolute(path)}
-    here = {name: os.path.join(os.getcwd(), path) for name, path in relative.items()}
-    return settings.model_copy(update=here)
+def _with_kept_paths(settings: Settings) -> Settings:
+    """Return settings whose paths mean the same when the program changes its working directory."""
+    if settings.model_dir:
+        keep_folder(settings.model_dir)
+    paths = {name: getattr(settings, name) for name in ("key_file", "token_file")}
+    return settings.model_copy(update={name: _from_here(path) for name, path in paths.items()})
 
 
-def _is_absolute(path: str) -> bool:
-    """Return whether a path, or a folder's URL, does not depend on the working directory."""
-    return path.startswith(("/", "~")) or "://" in path
+def _from_here(path: str) -> str:
+    is_relative = path and not path.startswith(("/", "~"))
+    return os.path.join(os.getcwd(), path) if is_relative else path
 
 
 # For a task beside another one in this process.

@@ -27,6 +27,22 @@ def open_fs(url: str) -> "tuple[AbstractFileSystem, str]":
     return fs, str(path)
 
 
+_starts: dict[str, str] = {}  # of relative paths that do not change with the working directory
+
+
+def keep_folder(path: str) -> None:
+    """Have a relative path, and those below it, mean what they mean now from now on.
+
+    A program may change the working directory of its process.
+    """
+    _starts[path.rstrip("/") or "/"] = os.getcwd()
+
+
+def _start_of(path: str) -> str:
+    kept = (start for each, start in _starts.items() if f"{path}/".startswith(f"{each}/"))
+    return next(kept, "") or os.getcwd()
+
+
 def open_folder(url: str) -> Folder:
     """Open the folder of a path or URL.
 
@@ -40,7 +56,7 @@ def open_folder(url: str) -> Folder:
     plain = url.rstrip("/") or "/"
     if not _URL.match(url):
         # As fsspec has it: ".." is left to the system, which follows links.
-        return LocalFolder(plain, os.path.join(os.getcwd(), os.path.expanduser(plain)))
+        return LocalFolder(plain, os.path.join(_start_of(plain), os.path.expanduser(plain)))
     from fsspec.implementations.local import LocalFileSystem
 
     from .remote_folder import RemoteFolder

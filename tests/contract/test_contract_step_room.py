@@ -1,5 +1,6 @@
 """What the sessions of one caller hold on a ps: room for steps, and for how long."""
 
+import select
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from helpers.ps_peers import ASSIGN, Ps, Worker, get, put, remote, vector, worke
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.net.connection import temporary
+from ropewalk.net.connection import Connection, temporary
 from ropewalk.proto.v1 import session_pb2
 
 SIZE = 6 * 1024**2  # elements; more bytes than sockets hold
@@ -21,16 +22,25 @@ READS = vector("w", SIZE)
 
 def fill(ps: Ps) -> None:
     """Have a worker make the variable."""
-    worker = ps.worker(5)
+    worker = ps.worker(5, request_timeout_s=scaled(20))
     worker.define(READS)
     worker.push(put(READS, ASSIGN, np.ones(SIZE, np.float32)))
     ps.leave(worker)
 
 
+def connection_of(worker: Worker) -> Connection:
+    assert isinstance(worker.peer, RemotePs)
+    session = worker.peer._session
+    assert session is not None
+    return session._connection
+
+
 def ask(worker: Worker) -> None:
-    """Have the values sent; they are not read."""
+    """Have the values sent, and wait until they begin to come; they are not read."""
     worker.peer.prepare(worker.request(gets=[get(READS)]))
     worker.peer.send()
+    came, _, _ = select.select([connection_of(worker).stream.fileno()], [], [], scaled(20))
+    assert came
 
 
 def test_steps_of_one_caller_share_its_room_whatever_sessions_they_are_in(
@@ -53,10 +63,8 @@ def ask_in_part(worker: Worker) -> None:
     """Begin to name rows."""
     entry = session_pb2.KeptEntry(variable="w", rows=1000)
     message = session_pb2.ClientMessage(keep_rows=session_pb2.KeepRows(entries=[entry]))
-    assert isinstance(worker.peer, RemotePs)
-    session = worker.peer._session
-    assert session is not None
-    session._connection.frame(message.SerializeToString(), 8000, temporary).finish()
+    connection = connection_of(worker)
+    connection.frame(message.SerializeToString(), 8000, temporary).finish()
 
 
 @pytest.mark.parametrize("stops", [ask, ask_in_part], ids=["reading", "sending"])
