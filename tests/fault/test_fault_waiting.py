@@ -111,7 +111,7 @@ def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
         pytest.raises(JoinTimeoutError, match="for the chief to create 'v'"),
     ):
         cluster.run(train)
-    [line] = [line for line in caplog.messages if "to create" in line and "waits" in line]
+    [line] = {line for line in caplog.messages if "to create" in line and "waits" in line}
     assert line.startswith("/job:worker/task:0 waits for the chief to create 'v' since ")
     assert "(join_timeout_s 5 s): do both run one program?" in line
 
