@@ -15,9 +15,6 @@ from .tree_removal import remove_tree
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 4  # folders; the others wait for a disk that has its hands full
-_places = threading.BoundedSemaphore(_AT_ONCE)
-
 
 def remove_later(
     path: Path,
@@ -35,8 +32,7 @@ def remove_later(
 
     def work() -> None:
         try:
-            with _places:
-                _remove(path, remove)
+            _remove(path, remove)
         finally:
             then()
             over.set()

@@ -34,11 +34,16 @@ def remove_tree(path: str | Path, *, dir_fd: int | None = None) -> None:
     finally:
         os.close(handle)
     _check_mounts(whole)
-    with contextlib.suppress(FileNotFoundError):  # nothing is left, or another process removes it
+    try:
         _remove(path, dir_fd)
         _allow_all(path, dir_fd)
         _remove(path, dir_fd)
         shutil.rmtree(path, dir_fd=dir_fd)  # says what is in the way
+    except FileNotFoundError:  # nothing is left, or another process removes it
+        return
+    except RecursionError as error:
+        what = "its folders are nested too deep for Python; remove it by rm -rf"
+        raise OSError(errno.ELOOP, what, str(path)) from error
 
 
 def _remove(path: str | Path, dir_fd: int | None) -> None:
@@ -49,7 +54,8 @@ def _remove(path: str | Path, dir_fd: int | None) -> None:
         start = "" if dir_fd is None else f"/proc/self/fd/{dir_fd}/"
         command = ["rm", "-rf", "--one-file-system", "--", f"{start}{path}"]
         files = () if dir_fd is None else (dir_fd,)
-        subprocess.run(command, stderr=subprocess.DEVNULL, pass_fds=files, check=False)
+        with contextlib.suppress(FileNotFoundError):  # an image without rm
+            subprocess.run(command, stderr=subprocess.DEVNULL, pass_fds=files, check=False)
 
 
 def _check_mounts(folder: str) -> None:

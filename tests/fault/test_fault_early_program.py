@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,13 +87,11 @@ def test_a_program_that_fails_before_its_task_has_joined_fails_the_job(start: St
     ],
 )
 def test_a_program_ends_whose_task_cannot_join(start: Start, text: str, code: int) -> None:
-    began = time.monotonic()
     chief = start("chief", text, **{"join-timeout-s": "2", "drain-grace-s": "1"})
-    _, errors = chief.communicate(timeout=50)
+    _, errors = chief.communicate(timeout=50)  # the program that sleeps would take 60
     assert chief.returncode == code, errors
     assert "Traceback" not in errors
     assert ("waited 2 s (join_timeout_s)" in errors) is (code == 140), errors
-    assert time.monotonic() - began < 45  # the program that sleeps would take 60
 
 
 def test_a_path_is_that_of_the_folder_where_the_task_was_started(

@@ -42,6 +42,18 @@ def test_no_depth_is_too_deep(tmp_path: Path, levels: int, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_too_deep_is_told_where_there_is_no_rm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_deep(tmp_path / "x", 1100)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path / "nothing"))
+        with pytest.raises(OSError, match="nested too deep") as caught:
+            remove_tree(tmp_path / "x")
+    assert caught.value.filename == str(tmp_path / "x")
+    remove_tree(tmp_path / "x")
+
+
 def test_wide_and_deep_folders_with_strange_names_go_and_what_links_name_stays(
     tmp_path: Path,
 ) -> None:
