@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..annexes.kubernetes.resolver import KubernetesClusterResolver, KubernetesExecutableLocation
 from ..cluster.resolvers.resolver import ClusterResolver
 from ..cluster.resolvers.sagemaker import SageMakerClusterResolver
 from ..cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
@@ -11,10 +12,6 @@ from ..cluster.resolvers.tf_config import TFConfigClusterResolver
 from ..cluster.resolvers.volcano import VolcanoClusterResolver
 from ..core.public_face import public_getattr
 from ..distribute.resolvers.compute_engine import GCEClusterResolver
-from ..distribute.resolvers.kubernetes_resolver import (
-    KubernetesClusterResolver,
-    KubernetesExecutableLocation,
-)
 
 UnionResolver = UnionClusterResolver  # TensorFlow's name
 
@@ -34,12 +31,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..training.tpu_resolver import TPUClusterResolver
+    from ..annexes.jax_bridge.tpu_resolver import TPUClusterResolver
 
     __all__ += ["TPUClusterResolver"]
 else:
     __getattr__ = public_getattr(
         "ropewalk.distribute.cluster_resolver",
         globals(),
-        later={"TPUClusterResolver": "training.tpu_resolver:TPUClusterResolver"},
+        later={"TPUClusterResolver": "annexes.jax_bridge.tpu_resolver:TPUClusterResolver"},
     )

@@ -95,8 +95,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from ..annexes.jax_bridge.tpu_strategy import TPUStrategy
     from ..distribute import coordinator
-    from ..training.tpu_strategy import TPUStrategy
     from ..worker.standard_server import Server, ServerDef
 
     __all__ += ["Server", "ServerDef", "TPUStrategy"]
@@ -108,7 +108,7 @@ else:
         later={
             "Server": "worker.standard_server:Server",
             "ServerDef": "worker.standard_server:ServerDef",
-            "TPUStrategy": "training.tpu_strategy:TPUStrategy",
+            "TPUStrategy": "annexes.jax_bridge.tpu_strategy:TPUStrategy",
             "coordinator": "distribute.coordinator",
         },
     )

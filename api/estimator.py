@@ -12,42 +12,42 @@ docs/estimator.md moves a program step by step.
 
 from typing import TYPE_CHECKING
 
-from ..core.errors import NanLossDuringTrainingError
-from ..core.public_face import public_getattr
-from ..training.estimator import early_stopping as experimental
-from ..training.estimator import metrics
-from ..training.estimator.basic_hooks import (
+from ..annexes.estimator import early_stopping as experimental
+from ..annexes.estimator import metrics
+from ..annexes.estimator.basic_hooks import (
     LoggingTensorHook,
     NanTensorHook,
     StepCounterHook,
     StopAtStepHook,
     SummarySaverHook,
 )
-from ..training.estimator.building import get_global_step, once
-from ..training.estimator.estimator import Estimator
-from ..training.estimator.evaluation_results import read_eval_metrics
-from ..training.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
-from ..training.estimator.exporting import ServingInputReceiver, build_raw_serving_input_receiver_fn
-from ..training.estimator.extending import add_metrics
-from ..training.estimator.first_values import WarmStartSettings
-from ..training.estimator.hooks import (
+from ..annexes.estimator.building import get_global_step, once
+from ..annexes.estimator.estimator import Estimator
+from ..annexes.estimator.evaluation_results import read_eval_metrics
+from ..annexes.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+from ..annexes.estimator.exporting import ServingInputReceiver, build_raw_serving_input_receiver_fn
+from ..annexes.estimator.extending import add_metrics
+from ..annexes.estimator.first_values import WarmStartSettings
+from ..annexes.estimator.hooks import (
     CheckpointSaverListener,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
-from ..training.estimator.inputs import numpy_input_fn
-from ..training.estimator.modes import ModeKeys
-from ..training.estimator.profiling_hooks import FinalOpsHook, ProfilerHook
-from ..training.estimator.recording import record
-from ..training.estimator.removed_names import ELSEWHERE
-from ..training.estimator.run_config import DistributeConfig, RunConfig
-from ..training.estimator.saver_hook import CheckpointSaverHook
-from ..training.estimator.spec import EstimatorSpec, Scaffold
-from ..training.estimator.specs import EvalSpec, TrainSpec
-from ..training.estimator.timers import SecondOrStepTimer
-from ..training.estimator.training_and_evaluation import train_and_evaluate
+from ..annexes.estimator.inputs import numpy_input_fn
+from ..annexes.estimator.modes import ModeKeys
+from ..annexes.estimator.profiling_hooks import FinalOpsHook, ProfilerHook
+from ..annexes.estimator.recording import record
+from ..annexes.estimator.removed_names import ELSEWHERE
+from ..annexes.estimator.run_config import DistributeConfig, RunConfig
+from ..annexes.estimator.saver_hook import CheckpointSaverHook
+from ..annexes.estimator.spec import EstimatorSpec, Scaffold
+from ..annexes.estimator.specs import EvalSpec, TrainSpec
+from ..annexes.estimator.timers import SecondOrStepTimer
+from ..annexes.estimator.training_and_evaluation import train_and_evaluate
+from ..core.errors import NanLossDuringTrainingError
+from ..core.public_face import public_getattr
 
 __all__ = [
     "BestExporter", "CheckpointSaverHook", "CheckpointSaverListener", "DistributeConfig",
@@ -62,7 +62,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from ..training.estimator.keras_estimator import model_to_estimator
+    from ..annexes.estimator.keras_estimator import model_to_estimator
 
     __all__ += ["model_to_estimator"]
 else:
@@ -70,6 +70,6 @@ else:
         "rw.estimator",
         globals(),
         # Not in `__all__`: it needs Keras.
-        later={"model_to_estimator": "training.estimator.keras_estimator:model_to_estimator"},
+        later={"model_to_estimator": "annexes.estimator.keras_estimator:model_to_estimator"},
         instead=ELSEWHERE,
     )

@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from ..annexes.jax_bridge.tpu_strategy import ExperimentalTPUStrategy as TPUStrategy
     from ..distribute import coordinator
     from ..training.device_assignment import DeviceAssignment
-    from ..training.tpu_strategy import ExperimentalTPUStrategy as TPUStrategy
 
     __all__ += ["DeviceAssignment", "TPUStrategy"]
 else:
@@ -42,7 +42,7 @@ else:
         globals(),
         later={
             "DeviceAssignment": "training.device_assignment:DeviceAssignment",
-            "TPUStrategy": "training.tpu_strategy:ExperimentalTPUStrategy",
+            "TPUStrategy": "annexes.jax_bridge.tpu_strategy:ExperimentalTPUStrategy",
             "coordinator": "distribute.coordinator",
         },
     )

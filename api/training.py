@@ -19,9 +19,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..training import jax_bridge as jax
-    from ..training import keras_bridge as keras
-    from ..training import torch_bridge as torch
+    from ..annexes import jax_bridge as jax
+    from ..annexes import keras_bridge as keras
+    from ..annexes import torch_bridge as torch
     from ..training.array_store import ArrayStore
     from ..training.exporting import export
     from ..training.saving import save
@@ -36,9 +36,9 @@ else:
         later={
             "ArrayStore": "training.array_store:ArrayStore",
             "export": "training.exporting:export",
-            "jax": "training.jax_bridge",
-            "keras": "training.keras_bridge",
+            "jax": "annexes.jax_bridge",
+            "keras": "annexes.keras_bridge",
             "save": "training.saving:save",
-            "torch": "training.torch_bridge",
+            "torch": "annexes.torch_bridge",
         },
     )

@@ -14,11 +14,11 @@ from benchmarks.cases import CASES, Case
 from benchmarks.pairs import Pair, compare, measure_pair
 from benchmarks.running import connected, parameter_server
 from benchmarks.step import define, gradients_of
+from ropewalk.annexes.certificates.authority import issue, make_authority, write_pair
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.push_plans import PushPayload
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
-from ropewalk.launch.commands.certificate_authority import issue, make_authority, write_pair
 
 PUSH = Case("64 MB pushed", "1 × (4096, 4096), SGD", 1, (4096, 4096), "sgd")
 

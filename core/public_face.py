@@ -70,7 +70,7 @@ def public_getattr(
 
     def get(name: str) -> Any:
         if name in places:
-            value = namespace[name] = _load(places[name])
+            value = namespace[name] = load_place(places[name])
             return value
         elsewhere = advice if name.startswith("_") else {**_names_elsewhere(module), **advice}
         if name in elsewhere:
@@ -104,8 +104,16 @@ def _names_elsewhere(module: str) -> Mapping[str, str]:
     return advice
 
 
-def _load(place: str) -> Any:
+def load_place(place: str) -> Any:
+    """Load what a place below ``ropewalk`` has: ``"module.path:attribute"`` or ``"module.path"``.
+
+    Raises:
+        MissingExtraError: It is of an annex that is not installed.
+    """
     path, _, attribute = place.partition(":")
+    room, _, below = path.partition(".")
+    if room == "annexes":
+        _provided["require_annex"](below.partition(".")[0], path)
     module = import_module(f"{_PACKAGE}.{path}")
     return getattr(module, attribute) if attribute else module
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..core.settings import Settings
 
 if TYPE_CHECKING:
+    from ..annexes.service.client.calls import GatewayClient
     from ..client.chief.calls import ChiefClient
-    from ..client.gateway.calls import GatewayClient
     from ..cluster.access.principal import Principal
 
 
@@ -23,7 +23,7 @@ def chief_client(address: str, settings: Settings) -> "closing[ChiefClient]":
 
 def cluster_client(address: str, settings: Settings) -> "closing[GatewayClient]":
     """Open a client of the chief of a standalone cluster, until the block ends."""
-    from ..client.gateway.calls import GatewayClient
+    from ..annexes.service.client.calls import GatewayClient
 
     return closing(GatewayClient(address, settings, _driver(settings)))
 

@@ -13,33 +13,36 @@ from .screen.standard_streams import output_failure, prepare_standard_streams, s
 
 # Each is loaded when it is asked for: a task of a cluster is at work sooner without the others.
 _COMMANDS = {
-    "attach": ".standalone.jobs_commands:attach_command",
-    "certs": ".commands.certs:certs_command",
-    "chief": ".commands.roles:chief_command",
-    "compose": ".launchers.commands:compose_command",
-    "doctor": ".commands.doctor:doctor_command",
-    "evaluator": ".commands.roles:evaluator_command",
-    "checkpoint": ".commands.checkpoint:checkpoint_group",
-    "export": ".commands.export:export_command",
-    "job": ".launchers.commands:job_command",
-    "jobs": ".standalone.jobs_commands:jobs_command",
-    "k8s": ".k8s.command:k8s_command",
-    "lead": ".commands.tasks:lead_command",
-    "local": ".commands.local:local_command",
-    "logs": ".standalone.jobs_commands:logs_command",
-    "move": ".commands.move:move_command",
-    "scale": ".commands.scale:scale_command",
-    "ps": ".commands.roles:ps_command",
-    "run": ".commands.tasks:run_command",
-    "slurm": ".launchers.commands:slurm_command",
-    "status": ".commands.status:status_command",
-    "stop": ".standalone.jobs_commands:stop_command",
-    "submit": ".standalone.submit_command:submit_command",
-    "tensorboard": ".commands.tensorboard:tensorboard_command",
-    "token": ".commands.token:token_command",
-    "warm-kernels": ".commands.kernels:warm_kernels_command",
-    "worker": ".commands.roles:worker_command",
+    "chief": "launch.commands.roles:chief_command",
+    "checkpoint": "launch.commands.checkpoint:checkpoint_group",
+    "doctor": "launch.commands.doctor:doctor_command",
+    "evaluator": "launch.commands.roles:evaluator_command",
+    "export": "launch.commands.export:export_command",
+    "lead": "launch.commands.tasks:lead_command",
+    "local": "launch.commands.local:local_command",
+    "move": "launch.commands.move:move_command",
+    "ps": "launch.commands.roles:ps_command",
+    "run": "launch.commands.tasks:run_command",
+    "scale": "launch.commands.scale:scale_command",
+    "status": "launch.commands.status:status_command",
+    "token": "launch.commands.token:token_command",
+    "warm-kernels": "launch.commands.kernels:warm_kernels_command",
+    "worker": "launch.commands.roles:worker_command",
 }
+_BROUGHT_BY = {
+    "attach": "service",
+    "certs": "certificates",
+    "compose": "jobfile",
+    "job": "jobfile",
+    "jobs": "service",
+    "k8s": "kubernetes",
+    "logs": "service",
+    "slurm": "jobfile",
+    "stop": "service",
+    "submit": "service",
+    "tensorboard": "tensorboard",
+}
+"""The annex of a command, for the message where it is not installed."""
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
@@ -54,6 +57,8 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 @click.group(
     cls=LazyGroup,
     members=_COMMANDS,
+    point="commands",
+    brought_by=_BROUGHT_BY,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(

@@ -20,6 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..annexes.kubernetes.client.requests import require_client
+from ..annexes.kubernetes.own_job import ENDS_JOB, HOLDS
+from ..annexes.kubernetes.shipped_code import enter_shipped_code
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.resolvers.tf_config import TF_CONFIG
 from ..cluster.roles import PS, TASK_TYPES
@@ -34,14 +37,11 @@ from ..core.process.orphans import inherit_orphans
 from ..core.process.threads import nobody_waits
 from ..core.settings import Settings, launcher_variables, read_environment
 from ..core.task import TaskId
-from ..net.kubernetes.requests import require_client
-from ..worker.lead.own_job import ENDS_JOB, HOLDS
 from ..worker.process.error_report import ERROR_COPY, read_report
 from .orphans import Reaper, end_children
 from .processes.executor import Executor, Work
 from .processes.interrupts import on_interrupts
 from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
-from .shipped_code import enter_shipped_code
 
 if TYPE_CHECKING:
     from ..net.probe_port import HeldPort
@@ -108,7 +108,7 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         write_termination_message(TERMINATION_LOG, code, error)
         is_over = code == 0
         if task.is_chief:
-            from .job_end import end_job
+            from ..annexes.kubernetes.job_end import end_job
 
             reason = _sentence(code, error)
             is_over |= end_job(settings.job_id, task.task.type, code, reason=reason, stop=stop)
@@ -138,7 +138,7 @@ def _held_port(task: ResolvedTask, settings: Settings) -> "Iterator[HeldPort | N
 
 
 def _ended_before(settings: Settings) -> tuple[int, str] | None:
-    from .job_end import ended_before
+    from ..annexes.kubernetes.job_end import ended_before
 
     ended = ended_before(settings.job_id)
     if ended is not None:

@@ -1,25 +1,37 @@
 """A group of commands that are loaded when they are asked for."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import click
 
+from ..core import annexes
 from ..core.errors import ConfigurationError
+from ..core.public_face import load_place
 
 
 class LazyGroup(click.Group):
     """A group that imports a command when its name is used, or all of them for its help.
 
     Args:
-        members: Places of the commands by name: ``".module:attribute"``, relative to this package.
+        members: Places of the commands by name: ``"module.path:attribute"``, below ``ropewalk``.
+        point: Point at which annexes add members, which is looked at for other names; empty: none.
+        brought_by: Annexes of such names, for the message about one that is not installed.
         arguments: Arguments of :class:`click.Group`.
     """
 
-    def __init__(self, *, members: Mapping[str, str], **arguments: Any) -> None:
+    def __init__(
+        self,
+        *,
+        members: Mapping[str, str],
+        point: str = "",
+        brought_by: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self._members = dict(members)
+        self._point = point
+        self._brought_by = brought_by or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does; they can be paths, names and addresses.
@@ -34,11 +46,27 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """List the names, in order."""
+        self._add_annexes()
         return sorted({*self._members, *self.commands})
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Find the command of a name; None: there is none."""
-        if cmd_name not in self.commands and cmd_name in self._members:
-            module, _, attribute = self._members[cmd_name].partition(":")
-            self.add_command(getattr(import_module(module, __package__), attribute), cmd_name)
-        return self.commands.get(cmd_name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find the command of a name; None: there is none.
+
+        Raises:
+            MissingExtraError: It belongs to an annex that is not installed.
+        """
+        if cmd_name not in self.commands:
+            if cmd_name not in self._members:
+                self._add_annexes()
+            if cmd_name not in self._members:
+                if cmd_name in self._brought_by:
+                    annexes.require(self._brought_by[cmd_name], f"`{ctx.command_path} {cmd_name}`")
+                return None
+            self.add_command(load_place(self._members[cmd_name]), cmd_name)
+        return self.commands[cmd_name]
+
+    def _add_annexes(self) -> None:
+        if self._point:
+            for module in annexes.at(self._point):
+                self._members.update(module.COMMANDS)
+            self._point = ""

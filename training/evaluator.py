@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..annexes.tensorboard import EventWriter, encoding, event_of, require_library
+from ..annexes.tensorboard.folders import EVALUATOR_RUN, run_folder
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
@@ -15,8 +17,6 @@ from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.process.waiting import WaitLog
 from ..core.settings import load_settings
 from ..distribute.program_cluster import join_cluster, program_cluster
-from ..telemetry.event_files import EventWriter, encoding, event_of, require_library
-from ..telemetry.event_files.folders import EVALUATOR_RUN, run_folder
 from .evaluations import Evaluation, write_evaluation
 from .job_end import JobEnd
 from .progress import is_evaluator

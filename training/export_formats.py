@@ -88,7 +88,7 @@ def write_torch(arrays: Mapping[str, Array], target: Path) -> None:
     """Write a dictionary of tensors, as ``torch.load`` reads it: the state of a module by its
     names.
     """
-    from .torch_bridge.tensors import to_tensor
+    from ..annexes.torch_bridge.tensors import to_tensor
 
     torch = require("torch", "torch")
     torch.save({name: to_tensor(np.asarray(array)) for name, array in arrays.items()}, target)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ..client.gateway.calls import GatewayClient, JobView
-from ..client.gateway.routing import routes_to
+from ..annexes.service.client.calls import GatewayClient, JobView
+from ..annexes.service.client.routing import routes_to
 from ..cluster.access.principal import DRIVER, Principal
 from ..cluster.resolvers.resolved import resolve
 from ..cluster.resolvers.simple import SimpleClusterResolver
@@ -121,7 +121,7 @@ def connect(
 def _request(
     name: str, workers: int, ps: int, model: str, grace_s: float, settings: Mapping[str, Any]
 ) -> gateway_pb2.SubmitRequest:
-    from ..cluster.standalone.submission import SETTINGS, new_id
+    from ..annexes.service.cluster.submission import SETTINGS, new_id
 
     name = name or Path(sys.argv[0] or "program").stem or "program"
     return gateway_pb2.SubmitRequest(

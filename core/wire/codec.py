@@ -10,7 +10,6 @@ from typing import Any
 
 from google.protobuf import json_format, struct_pb2
 
-from ...core.task import MAX_TASK_INDEX
 from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from ..arrays.dtypes import DTYPES, DType
 from ..errors import RefusedError
@@ -21,7 +20,7 @@ from ..rules.known_rules import rule_from_dict
 from ..rules.tables import TableOptions
 from ..rules.update_rules import UpdateRule
 from ..states import Outcome, Phase, State
-from ..task import Incarnation, TaskId
+from ..task import MAX_TASK_INDEX, Incarnation, TaskId
 from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text

@@ -11,7 +11,6 @@ import click
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...worker.process.program import Program, find_program
-from ..job.plan import DECIDED
 from ..options.program import SCRIPT_LAST, program_arguments
 from ..options.settings import (
     OF_STANDALONE,
@@ -20,6 +19,7 @@ from ..options.settings import (
     settings_options,
     take_settings,
 )
+from ..processes.environment import DECIDED
 from ..screen.echo import echo
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -177,9 +177,9 @@ def local_command(
 
 
 def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
+    from ...annexes.service.launch.daemon import LocalStandaloneCluster
     from ...worker.process.interrupts import handle_signals
     from ...worker.process.logs import set_up_logging
-    from ..standalone.daemon import LocalStandaloneCluster
 
     set_up_logging(settings)
     cluster = LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
@@ -219,9 +219,9 @@ def _run_job_file(
     restarts: int,
 ) -> NoReturn:
     """Run a job file, and exit as it does."""
-    from ..job.reading import read_job
-    from ..launchers.interface import launch
-    from ..launchers.local import LocalLauncher, local_program, local_settings
+    from ...annexes.jobfile.launcher import launch
+    from ...annexes.jobfile.local import LocalLauncher, local_program, local_settings
+    from ...annexes.jobfile.reading import read_job
 
     if script is not None:
         raise ConfigurationError(
@@ -248,7 +248,7 @@ def _for_a_desk(settings: Settings, program: Program) -> Settings:
     from ..local.cluster import default_model_dir
 
     if settings.tensorboard:
-        from ...telemetry.event_files import require_library
+        from ...annexes.tensorboard import require_library
 
         require_library()  # before any task is started
     explicit, changes = settings.model_fields_set, dict[str, object]()

@@ -61,7 +61,7 @@ def scale_command(
     with ExitStack() as opened:
         address, gateway = job, None
         if cluster is not None:
-            from ..standalone.chief_of_job import chief_of_job
+            from ...annexes.service.launch.chief_of_job import chief_of_job
 
             gateway, address = opened.enter_context(chief_of_job(job, cluster, settings))
         chief = opened.enter_context(chief_client(address, settings))

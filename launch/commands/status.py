@@ -86,7 +86,7 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
     """Ask for the status of a job of a standalone cluster, through its gateway."""
     if job is None:
         raise ConfigurationError("name the JOB; `ropewalk jobs` lists those of a cluster")
-    from ..standalone.chief_of_job import chief_of_job
+    from ...annexes.service.launch.chief_of_job import chief_of_job
 
     with chief_of_job(job, cluster, caller.settings) as (_, address):
         return _ask(address, caller)

@@ -107,7 +107,7 @@ def run_as_task(
 
         sys.exit(run_supervised(task, sys.argv[1:], settings))
     if is_daemon:
-        from ..standalone.daemon import run_standalone
+        from ...annexes.service.launch.daemon import run_standalone
 
         if script is not None:
             raise ConfigurationError(

@@ -43,7 +43,7 @@ from ...worker.lead.status import STATUS_FILE, read_status
 from ...worker.process.error_report import ERROR_FILE, read_report
 from ...worker.process.limits import check_limits
 from ...worker.process.program import Program
-from ..job.plan import ONE_THREAD, process_environment, process_settings
+from ..processes.environment import ONE_THREAD, process_environment, process_settings
 from ..processes.executor import Executor, Work
 from ..processes.interrupts import on_interrupts
 from ..processes.process import Exit, ParentDeathPipe, TaskProcess, new_line_queue, start_task

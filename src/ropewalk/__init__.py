@@ -19,6 +19,8 @@ from .core.process import on_import
 
 if TYPE_CHECKING:
     from . import distribute, testing, training
+    from .annexes import estimator
+    from .annexes.tensorboard import summary
     from .api import config, data, embedding, train
     from .cluster.spec import ClusterSpec
     from .core import errors
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
-    from .training import estimator, summary
     from .worker.connecting import connect
 
 __all__ = [
@@ -78,12 +79,12 @@ _name = public_face.public_getattr(
         "distribute": "distribute",
         "embedding": "api.embedding",
         "errors": "core.errors",
-        "estimator": "training.estimator",
+        "estimator": "annexes.estimator",
         "metrics": "distribute.metrics",
         "nn": "distribute.nn",
         "optimizers": "distribute.optimizers",
         "random": "distribute.random",
-        "summary": "training.summary",
+        "summary": "annexes.tensorboard.summary",
         "testing": "testing",
         "train": "api.train",
         "training": "training",
@@ -101,7 +102,7 @@ public_face.show(
         "distribute.data": "api.data",
         "distribute.experimental": "api.experimental",
         "training": "api.training",
-        "training.estimator": "api.estimator",
+        "annexes.estimator": "api.estimator",
     }
 )
 
@@ -124,8 +125,14 @@ def _join_cluster(*arguments: Any, **options: Any) -> Any:
     return join(*arguments, **options)
 
 
+def _require_annex(annex: str, use: str) -> None:
+    from .core import annexes
+
+    annexes.require(annex, use)
+
+
 def _follow_keras() -> None:
-    from .training.keras_bridge.scoping import follow_scopes
+    from .annexes.keras_bridge.scoping import follow_scopes
 
     follow_scopes()
 
@@ -145,6 +152,7 @@ def _follow_optax() -> None:
 public_face.provide("instead", _instead)
 public_face.provide("default_strategy", _default_strategy)
 public_face.provide("join_cluster", _join_cluster)
+public_face.provide("require_annex", _require_annex)
 # Models of Keras that are made in a strategy's scope belong to it; of other frameworks it is noted
 # whether an optimizer makes steps that no strategy shares.
 on_import.register("keras", _follow_keras)

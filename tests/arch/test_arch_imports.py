@@ -144,7 +144,6 @@ _NAMED_BY_OTHERS = {
     "ropewalk.core.rules.known_rules",
     "ropewalk.engine.own_rules",
     "ropewalk.launch.commands.export",
-    "ropewalk.launch.lazy_group",
     "ropewalk.training.extras",
     "ropewalk.worker.process.program",
 }

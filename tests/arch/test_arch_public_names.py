@@ -63,7 +63,7 @@ NAMES = {
     "ropewalk.training": """
         ArrayStore SidecarEvaluator export is_evaluator read_evaluations report save task_type
     """,
-    "ropewalk.training.estimator": """
+    "ropewalk.annexes.estimator": """
         BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator
         EstimatorSpec EvalSpec Exporter FinalExporter FinalOpsHook LatestExporter LoggingTensorHook
         ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig Scaffold

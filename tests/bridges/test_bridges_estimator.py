@@ -11,7 +11,7 @@ import pytest
 import ropewalk as rw
 from helpers.estimators import estimator, input_fn, points
 from helpers.pages import ROOT
-from ropewalk.training.estimator import EstimatorSpec, ModeKeys
+from ropewalk.annexes.estimator import EstimatorSpec, ModeKeys
 
 pytestmark = [
     pytest.mark.bridges,

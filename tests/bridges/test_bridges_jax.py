@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from ropewalk.annexes.jax_bridge.arrays import on_device
 from ropewalk.core.arrays.dtypes import BFLOAT16
-from ropewalk.training.jax_bridge.arrays import on_device
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -131,7 +131,7 @@ def test_a_program_runs_without_jit(optimizer: Any) -> None:
 
 def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
     """optax may change; what a rule computes is compared with what the transformation does."""
-    from ropewalk.training.jax_bridge.optax_reading import place_transformation
+    from ropewalk.annexes.jax_bridge.optax_reading import place_transformation
 
     honest = optax.sgd(0.1)
     changed = optax.GradientTransformation(honest.init, honest.update)

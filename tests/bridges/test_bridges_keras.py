@@ -337,7 +337,7 @@ def test_a_step_compares_each_weight_once(keras: Any, monkeypatch: pytest.Monkey
         return same_values(left, right)
 
     model.train_on_batch(X, Y)
-    monkeypatch.setattr("ropewalk.training.keras_bridge.eager_steps.same_values", counted)
+    monkeypatch.setattr("ropewalk.annexes.keras_bridge.eager_steps.same_values", counted)
     model.train_on_batch(X, Y)
     assert len(compared) == (0 if keras.backend.backend() == "jax" else 4)
 

@@ -217,7 +217,7 @@ def test_a_worker_begins_with_the_epoch_of_the_chiefs_backup(
     keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And writes nothing. One that cannot read it makes all epochs, and says so."""
-    from ropewalk.training.keras_bridge.callbacks import _chosen
+    from ropewalk.annexes.keras_bridge.callbacks import _chosen
 
     def epochs(folder: Path, *, is_chief: bool, until: int) -> list[int]:
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])

@@ -205,8 +205,8 @@ def test_what_a_metric_keeps_is_found_out_without_changing_it() -> None:
     os.environ.setdefault("KERAS_BACKEND", "jax")
     pytest.importorskip(BACKEND)
     keras: Any = pytest.importorskip("keras")
-    from ropewalk.training.keras_bridge.metric_states import state_kinds
-    from ropewalk.training.keras_bridge.random_examples import Spec
+    from ropewalk.annexes.keras_bridge.metric_states import state_kinds
+    from ropewalk.annexes.keras_bridge.random_examples import Spec
 
     ops = keras.ops
     updates = {
@@ -253,7 +253,7 @@ def test_a_loss_that_grows_with_examples_is_warned_of_before_the_first_step(
     os.environ.setdefault("KERAS_BACKEND", "jax")
     pytest.importorskip(BACKEND)
     keras = pytest.importorskip("keras")
-    from ropewalk.training.keras_bridge.loss_of_sum import warn_of_sum
+    from ropewalk.annexes.keras_bridge.loss_of_sum import warn_of_sum
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse" if loss is None else lambda y, p: loss(keras, y, p))

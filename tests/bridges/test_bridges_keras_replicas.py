@@ -218,8 +218,8 @@ def test_a_dataset_that_is_cut_for_replicas_trains_as_it_was(keras: Any) -> None
 
 def test_parts_are_those_of_a_distributed_dataset() -> None:
     pytest.importorskip("keras")
+    from ropewalk.annexes.keras_bridge.replica_parts import part_bounds
     from ropewalk.distribute.data.sharding import cut
-    from ropewalk.training.keras_bridge.replica_parts import part_bounds
 
     for examples in range(13):
         for replicas in range(1, 6):
@@ -229,7 +229,7 @@ def test_parts_are_those_of_a_distributed_dataset() -> None:
 
 
 def test_each_mistake_is_named(keras: Any) -> None:
-    from ropewalk.training.keras_bridge.replica_parts import device_numbers
+    from ropewalk.annexes.keras_bridge.replica_parts import device_numbers
 
     fails, error = pytest.raises, rw.errors.ConfigurationError
     with fails(error, match=r"MirroredStrategy has a replica on GPU:3, and PyTorch.* has 2 GPU"):
@@ -325,7 +325,7 @@ LARGE = (
     + f"""
 sys.path.insert(0, {FOLDER!r})
 import cupy
-from ropewalk.training.jax_bridge import arrays
+from ropewalk.annexes.jax_bridge import arrays
 
 arrays._has_accelerator = lambda: True
 assert arrays.gpus_in_use()

@@ -145,7 +145,7 @@ class Copies:
 def test_an_optimizer_without_capturable_has_a_state_on_a_machine_with_cuda() -> None:
     """There ``step`` of a copied optimizer asks its groups for ``capturable``, which some lack."""
     torch = pytest.importorskip("torch")
-    from ropewalk.training.torch_bridge.state import TorchState
+    from ropewalk.annexes.torch_bridge.state import TorchState
 
     class OnCuda(torch.optim.Adafactor):  # type: ignore[misc, name-defined]
         """As torch checks it before a step on CUDA."""
@@ -166,7 +166,7 @@ def test_blocks_of_pinned_memory_are_powers_of_two_and_hardly_larger_than_what_t
 ) -> None:
     """PyTorch would round each of them up; a block for each array took up to twice the bytes."""
     pytest.importorskip("torch")
-    from ropewalk.training.torch_bridge.host_copies import blocks_of
+    from ropewalk.annexes.torch_bridge.host_copies import blocks_of
 
     rng = np.random.default_rng(seed)
     sizes = [int(size) for size in 2 ** rng.uniform(2, 24, size=rng.integers(1, 200))]
@@ -181,7 +181,7 @@ def test_blocks_of_pinned_memory_are_powers_of_two_and_hardly_larger_than_what_t
 
 def test_gradients_of_a_device_are_copied_into_one_kept_block_and_waited_for_once() -> None:
     torch = pytest.importorskip("torch")
-    from ropewalk.training.torch_bridge.host_copies import HostCopies
+    from ropewalk.annexes.torch_bridge.host_copies import HostCopies
 
     seam = Copies(torch)
     copies = HostCopies(seam.on_host, seam.allocate, seam.synchronize)
@@ -233,7 +233,7 @@ def test_a_gpus_parameters_train_as_the_hosts() -> None:
 
 def test_copies_of_all_gradients_start_before_the_first_is_waited_for() -> None:
     pytest.importorskip("jax")
-    from ropewalk.training.jax_bridge.arrays import start_copies
+    from ropewalk.annexes.jax_bridge.arrays import start_copies
 
     done: list[str] = []
 

@@ -18,8 +18,8 @@ import pytest
 import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled, wait_until
+from ropewalk.annexes.tensorboard import EventWriter, encoding, event_of
 from ropewalk.core.errors import ConfigurationError, StorageError
-from ropewalk.telemetry.event_files import EventWriter, encoding, event_of
 
 pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.bridges
@@ -140,7 +140,7 @@ class Stuck:
 def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ropewalk.telemetry.event_files import writer as module
+    from ropewalk.annexes.tensorboard import writer as module
 
     stuck = Stuck()
     monkeypatch.setattr(module, "open_event_file", lambda *_: stuck)
@@ -157,7 +157,7 @@ def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
 def test_a_disk_that_fails_is_told_of_and_ends_no_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ropewalk.telemetry.event_files import writer as module
+    from ropewalk.annexes.tensorboard import writer as module
 
     stuck = Stuck()
     stuck.error = OSError(28, "No space left on device")

@@ -178,7 +178,7 @@ def test_weight_decay_and_sparse_gradients_are_refused_together() -> None:
 
 def test_rows_of_a_gradient_become_a_sparse_tensor_again() -> None:
     """As an optimizer of the worker's own gets them, reduced between workers in sync."""
-    from ropewalk.training.torch_bridge.tensors import from_gradient, to_gradient
+    from ropewalk.annexes.torch_bridge.tensors import from_gradient, to_gradient
 
     module = torch.nn.Embedding(10, 2, sparse=True)
     module(torch.tensor([[1, 4, 1]])).square().sum().backward()

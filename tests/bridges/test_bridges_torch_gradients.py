@@ -128,7 +128,7 @@ def test_gradients_clipped_before_they_are_averaged_are_an_error_that_says_what_
 def test_a_hook_is_told_to_see_the_gradient_of_its_worker(
     register: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ropewalk.training.torch_bridge.gradients import GradientsInSync
+    from ropewalk.annexes.torch_bridge.gradients import GradientsInSync
 
     parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("hooked", "plain")}
     getattr(parameters["hooked"], register)(lambda _: None)

@@ -14,9 +14,11 @@ from click.testing import CliRunner
 
 from helpers.certificates import with_tls
 from helpers.waiting import scaled
-from ropewalk.client.gateway.calls import GatewayClient
+from ropewalk.annexes.service.client.calls import GatewayClient
+from ropewalk.annexes.service.cluster.table import ClusterLimits, JobTable
+from ropewalk.annexes.service.gateway.job_log import JobLog
+from ropewalk.annexes.service.gateway.server import GatewayServer
 from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.standalone.table import ClusterLimits, JobTable
 from ropewalk.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,
@@ -34,8 +36,6 @@ from ropewalk.net.arrival import ROUTE
 from ropewalk.net.forwarding import Forwarder, connect_forwarded
 from ropewalk.net.free_ports import free_ports
 from ropewalk.proto.v1 import gateway_pb2
-from ropewalk.server.gateway.job_log import JobLog
-from ropewalk.server.gateway.server import GatewayServer
 from ropewalk.shipping import own_environment
 
 CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)

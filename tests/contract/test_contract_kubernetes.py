@@ -19,6 +19,7 @@ from helpers.pod_listings import (
     running,
     unschedulable,
 )
+from ropewalk.annexes.kubernetes.client.requests import own_namespace
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import (
@@ -34,7 +35,6 @@ from ropewalk.distribute.cluster_resolver import (
     SimpleClusterResolver,
     UnionResolver,
 )
-from ropewalk.net.kubernetes.requests import own_namespace
 
 client = pytest.importorskip("kubernetes").client
 JOBS = {"ps": ["app=mnist,role=ps"], "worker": ["job-name=mnist"]}
@@ -250,7 +250,7 @@ def test_within_the_cluster_the_service_account_says_where(
     api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = client.Configuration(host=api.url)  # the server of this test speaks no TLS
-    module = "ropewalk.distribute.resolvers.kubernetes_resolver"
+    module = "ropewalk.annexes.kubernetes.resolver"
     monkeypatch.setattr(f"{module}.pod_client", lambda: client.ApiClient(settings))
     (tmp_path / "namespace").write_text("train")
     monkeypatch.setattr(f"{module}.own_namespace", partial(own_namespace, tmp_path))

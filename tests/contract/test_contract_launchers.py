@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from helpers.job_objects import DIGITS, digits
 from helpers.kubernetes_cluster import serve_cluster
+from ropewalk.annexes.jobfile.compose import ComposeLauncher
+from ropewalk.annexes.jobfile.launcher import Launcher, launch
+from ropewalk.annexes.jobfile.slurm import SlurmLauncher
+from ropewalk.annexes.kubernetes.applying import KubernetesLauncher
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.launch import cli
-from ropewalk.launch.k8s.applying import KubernetesLauncher
-from ropewalk.launch.launchers.compose import ComposeLauncher
-from ropewalk.launch.launchers.interface import Launcher, launch
-from ropewalk.launch.launchers.slurm import SlurmLauncher
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 class Tools:

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.pages import ROOT
+from ropewalk.annexes import jobfile
 from ropewalk.core.report import TaskReport
 from ropewalk.core.rules import built_in as folder
 from ropewalk.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.distribute import optimizers
 from ropewalk.engine.rules import apply_formula, hyperparameters
-from ropewalk.launch import launchers
 from ropewalk.launch.lazy_group import LazyGroup
 from ropewalk.telemetry import catalogue
 from ropewalk.telemetry.task_metrics import report_samples
@@ -69,7 +69,7 @@ def test_the_optimizer_constructs_it(signum: type[UpdateRule]) -> None:
 
 def test_a_file_and_a_line_make_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmux.py").write_text(LAUNCHER)
-    monkeypatch.setattr(launchers, "__path__", [*launchers.__path__, str(tmp_path)])
+    monkeypatch.setattr(jobfile, "__path__", [*jobfile.__path__, str(tmp_path)])
     (line,) = re.findall(r'`"tmux": "(.*)"`', PAGE)
     group = LazyGroup(members={"tmux": line})
     (tmp_path / "job.yaml").write_text(

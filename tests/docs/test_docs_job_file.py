@@ -7,14 +7,14 @@ import click
 import pytest
 
 from helpers.job_objects import ROOT, digits
+from ropewalk.annexes.jobfile import pod_part
+from ropewalk.annexes.jobfile.fields import Part
+from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.parts import KubernetesPart, SlurmPart, Storage
+from ropewalk.annexes.jobfile.reading import parse_job
+from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.launch import cli
-from ropewalk.launch.job import pod_part
-from ropewalk.launch.job.fields import Part
-from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.parts import KubernetesPart, SlurmPart, Storage
-from ropewalk.launch.job.reading import parse_job
-from ropewalk.launch.k8s.manifests import manifests
 
 MODELS = [
     JobFile, KubernetesPart, SlurmPart, Storage, pod_part.ProbeTimes, Gang,

@@ -4,7 +4,7 @@ import re
 
 from helpers.cluster_faults import FAILS_THE_JOB, FAULTS
 from helpers.job_objects import ROOT
-from ropewalk.launch.job.reading import parse_job
+from ropewalk.annexes.jobfile.reading import parse_job
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ropewalk.annexes.certificates.authority import Authority, Issued, issue, make_authority
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
-from ropewalk.launch.commands.certificate_authority import Authority, Issued, issue, make_authority
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import ropewalk as rw
-from ropewalk.training.estimator import EstimatorSpec, ModeKeys
+from ropewalk.annexes.estimator import EstimatorSpec, ModeKeys
 
 WEIGHTS = np.array([1.0, -2.0, 0.5], np.float32)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.pod_listings import Listed
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.reading import read_job
-from ropewalk.launch.k8s.manifests import manifests
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.reading import read_job
+from ropewalk.annexes.kubernetes.manifests import manifests
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "ropewalk.yaml"

@@ -8,8 +8,8 @@ from pathlib import Path
 from .processes import ROOT
 
 ROOMS = (
-    "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net",
-    "proto", "server", "shipping", "telemetry", "training", "worker",
+    "annexes", "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch",
+    "net", "proto", "server", "shipping", "telemetry", "training", "worker",
 )  # fmt: skip
 
 

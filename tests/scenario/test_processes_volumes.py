@@ -17,11 +17,11 @@ from helpers.manifests import K8S, Manifest, Pod, build, pods
 from helpers.pods import Running, in_pod, serves
 from helpers.processes import ROOT
 from helpers.waiting import wait_until
+from ropewalk.annexes.kubernetes.code import pack_code
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.core.settings import Settings
 from ropewalk.engine.kernel_cache import candidates, choose_folder
-from ropewalk.launch.k8s.code import pack_code
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
 
 pytestmark = [
     pytest.mark.scenario,

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...annexes.tensorboard.job_summaries import open_job_summaries
 from ...client.ps.control import PsAnswer, PsControl
 from ...core.errors import (
     FencedError,
@@ -30,11 +31,10 @@ from ...core.task import Incarnation, TaskId
 from ...net.tcp import is_refused
 from ...server.chief.servicer import LockedJob
 from .job_saver import JobSaver
-from .job_summaries import open_job_summaries
 from .share_keeper import ShareKeeper
 
 if TYPE_CHECKING:
-    from .status_object import StatusWriter
+    from ...annexes.kubernetes.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ChiefLoop:
         self._summaries = open_job_summaries(settings, locked_job.clock.now())
         self._status: StatusWriter | None = None
         if read_environment("ROPEWALK_STATUS_OBJECT"):
-            from .status_object import status_writer
+            from ...annexes.kubernetes.status_writer import status_writer
 
             self._status = status_writer(locked_job)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...annexes.kubernetes.failed_peers import FailedPeers, failed_peers
+from ...annexes.kubernetes.own_job import why_none_follows
 from ...client.ps.control import PsControl
 from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
@@ -37,10 +39,8 @@ from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
 from .cutter import Cutter
 from .enough_workers import wait_for_workers
-from .failed_peers import FailedPeers, failed_peers
 from .job_identity import KnownJob, find_job
 from .job_saver import JobSaver
-from .own_job import why_none_follows
 from .share_keeper import ShareKeeper
 from .status import write_status
 

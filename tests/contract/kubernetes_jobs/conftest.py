@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from helpers.connected_api import connected
 from helpers.kubernetes_api import use_kubeconfig
 from helpers.kubernetes_cluster import KubernetesCluster, serve_cluster
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.launch import cli
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import pytest
 from helpers.api_server import client_of, serve_api
 from helpers.job_objects import digits
 from helpers.manifests import BUILT, build, pod_templates
+from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KINDS, KubernetesApi
+from ropewalk.annexes.kubernetes.code import PART_BYTES, pack_code
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.observing import observe
+from ropewalk.annexes.kubernetes.preflight import warnings
+from ropewalk.annexes.kubernetes.removal import delete_all
 from ropewalk.core.errors import ConfigurationError, IncompatibleError, NotFoundError
-from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.code import PART_BYTES, pack_code
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.observing import observe
-from ropewalk.launch.k8s.preflight import warnings
-from ropewalk.launch.k8s.removal import delete_all
-from ropewalk.net.kubernetes.api import KINDS, KubernetesApi
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.needs("etcd and kube-apiserver")]

@@ -13,16 +13,16 @@ from helpers.connected_api import completions
 from helpers.job_objects import DIGITS, digits, ended, finish, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.observing import observe
+from ropewalk.annexes.kubernetes.status_view import headline
 from ropewalk.core.errors import (
     ConfigurationError,
     IncompatibleError,
     PeerLostError,
 )
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.observing import observe
-from ropewalk.launch.k8s.status_view import headline
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def test_a_job_is_applied_by_one_manager_and_can_be_applied_again(

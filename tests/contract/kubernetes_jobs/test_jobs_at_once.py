@@ -10,16 +10,16 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.manifest_lints import problems
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.reading import read_job
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
+from ropewalk.annexes.kubernetes.observing import observe
+from ropewalk.annexes.kubernetes.removal import Done, delete_all
+from ropewalk.annexes.kubernetes.scaling import documents_to_apply, read_scale
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.reading import read_job
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
-from ropewalk.launch.k8s.observing import observe
-from ropewalk.launch.k8s.removal import Done, delete_all
-from ropewalk.launch.k8s.scaling import documents_to_apply, read_scale
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"

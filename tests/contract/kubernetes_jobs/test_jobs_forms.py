@@ -9,15 +9,15 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
+from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
+from ropewalk.annexes.kubernetes.observing import observe
+from ropewalk.annexes.kubernetes.status_view import headline
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
-from ropewalk.launch.k8s.observing import observe
-from ropewalk.launch.k8s.status_view import headline
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def with_gang(gang: Gang) -> JobFile:

@@ -12,11 +12,11 @@ from helpers.job_objects import ended, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Log, Refused
 from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.log_lines import LogCursor
+from ropewalk.annexes.kubernetes.logs import LogFollower, Said, read_logs
+from ropewalk.annexes.kubernetes.observing import observe
 from ropewalk.core.errors import RopewalkError
-from ropewalk.launch.k8s.log_lines import LogCursor
-from ropewalk.launch.k8s.logs import LogFollower, Said, read_logs
-from ropewalk.launch.k8s.observing import observe
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 def stamp(number: int) -> str:

@@ -8,10 +8,10 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, started
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from ropewalk.launch.job.parts import Security
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.preflight import needed, warnings
-from ropewalk.net.kubernetes.api import KubernetesApi
+from ropewalk.annexes.jobfile.parts import Security
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.preflight import needed, warnings
 
 
 def quota(hard: dict[str, str], used: dict[str, str], **spec: object) -> Listed:

@@ -13,6 +13,8 @@ from helpers.clock import ManualClock
 from helpers.connected_api import SELECTOR, connected
 from helpers.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
@@ -20,8 +22,6 @@ from ropewalk.core.errors import (
     PeerLostError,
     RopewalkError,
 )
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
 
@@ -239,7 +239,7 @@ def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
 def test_long_lists_come_in_pages(
     cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropewalk.net.kubernetes.api._PAGE", 2)
+    monkeypatch.setattr("ropewalk.annexes.kubernetes.client.api._PAGE", 2)
     for index in range(5):
         cluster.put("Pod", task_pod("worker", index, ready()))
     assert len(api.list_all("Pod", SELECTOR).items) == 5

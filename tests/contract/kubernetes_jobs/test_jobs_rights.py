@@ -12,17 +12,17 @@ import yaml
 from helpers.job_objects import digits, ready, task_pod
 from helpers.kubernetes_cluster import Asked, KubernetesCluster
 from helpers.manifests import BUILT, K8S, build
-from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.logs import read_logs
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
-from ropewalk.launch.k8s.observing import list_jobs, observe
-from ropewalk.launch.k8s.preflight import warnings
-from ropewalk.launch.k8s.removal import delete_all
-from ropewalk.net.kubernetes.api import KubernetesApi
-from ropewalk.net.kubernetes.watching import ObjectFollower
+from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.client.watching import ObjectFollower
+from ropewalk.annexes.kubernetes.logs import read_logs
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
+from ropewalk.annexes.kubernetes.observing import list_jobs, observe
+from ropewalk.annexes.kubernetes.preflight import warnings
+from ropewalk.annexes.kubernetes.removal import delete_all
 
 pytest.importorskip("kubernetes")
 

@@ -11,16 +11,16 @@ from helpers.connected_api import completions
 from helpers.job_objects import DIGITS, digits, ended, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.removal import delete_all
+from ropewalk.annexes.kubernetes.scaling import read_ps_scale, read_scale, scale
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
     PeerLostError,
 )
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.removal import delete_all
-from ropewalk.launch.k8s.scaling import read_ps_scale, read_scale, scale
-from ropewalk.net.kubernetes.api import KubernetesApi
 
 
 class Controller:

@@ -18,16 +18,16 @@ from helpers.connected_api import connected
 from helpers.job_objects import digits, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi, connect_task
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.status_objects import check_rendered
+from ropewalk.annexes.kubernetes.status_writer import StatusTarget, StatusWriter, status_target
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.k8s.applying import apply_job
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.status_objects import check_rendered
-from ropewalk.net.kubernetes.api import KubernetesApi, connect_task
 from ropewalk.server.chief.servicer import LockedJob, new_chief
-from ropewalk.worker.lead.status_object import StatusTarget, StatusWriter, status_target
 
 CHIEF, WORKER = TaskId("chief", 0), TaskId("worker", 1)
 TARGET = StatusTarget("digits-status", "digits-chief", "uid-1", "digits-chief-0-x7k2p")
@@ -137,7 +137,7 @@ def test_the_state_of_a_job_that_was_trained_is_done(
     def writer(locked_job: LockedJob) -> StatusWriter:
         return StatusWriter(locked_job, partial(connected, cluster), TARGET, look_s=0.05)
 
-    monkeypatch.setattr("ropewalk.worker.lead.status_object.status_writer", writer)
+    monkeypatch.setattr("ropewalk.annexes.kubernetes.status_writer.status_writer", writer)
 
     def train() -> None:
         strategy = rw.distribute.ParameterServerStrategy()

@@ -9,8 +9,8 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, ended, event, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster
 from helpers.pod_listings import pulling, unschedulable
-from ropewalk.launch.k8s.observing import follow_status
-from ropewalk.net.kubernetes.api import KubernetesApi
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.observing import follow_status
 
 
 def test_the_status_says_for_every_task_why_it_does_not_run(

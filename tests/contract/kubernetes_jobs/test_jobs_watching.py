@@ -10,11 +10,11 @@ from helpers.connected_api import SELECTOR, connected
 from helpers.job_objects import ready, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.client.watching import ObjectFollower
 from ropewalk.core.errors import (
     PeerLostError,
 )
-from ropewalk.net.kubernetes.api import KubernetesApi
-from ropewalk.net.kubernetes.watching import ObjectFollower
 
 
 class Seen:

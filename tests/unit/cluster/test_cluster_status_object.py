@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.cluster.job.status_object import JobSnapshot, events_between, is_due, record_of
+from ropewalk.annexes.kubernetes.status_record import JobSnapshot, events_between, is_due, record_of
 from ropewalk.core.states import State
 
 ALIVE = {"chief:0": State.ALIVE, "worker:0": State.ALIVE}

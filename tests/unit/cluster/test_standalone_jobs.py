@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from ropewalk.cluster.standalone.job import JobState, StandaloneJob
-from ropewalk.cluster.standalone.nodes import TAKEOVER_S
-from ropewalk.cluster.standalone.orders import Orders, Start, Stop
-from ropewalk.cluster.standalone.submission import Submission
-from ropewalk.cluster.standalone.table import NODE_LEASE_S, ClusterLimits, JobTable
+from ropewalk.annexes.service.cluster.job import JobState, StandaloneJob
+from ropewalk.annexes.service.cluster.nodes import TAKEOVER_S
+from ropewalk.annexes.service.cluster.orders import Orders, Start, Stop
+from ropewalk.annexes.service.cluster.submission import Submission
+from ropewalk.annexes.service.cluster.table import NODE_LEASE_S, ClusterLimits, JobTable
 from ropewalk.cluster.supervision.decisions import LOST
 from ropewalk.core.errors import LimitExceededError, RefusedError
 from ropewalk.core.exit_codes import ExitCode

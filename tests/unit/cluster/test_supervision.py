@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from ropewalk.cluster.standalone.job import standalone_policy
+from ropewalk.annexes.service.cluster.job import standalone_policy
 from ropewalk.cluster.supervision.decisions import LOST, Supervision, TaskRun
 from ropewalk.cluster.supervision.events import (
     Ended,

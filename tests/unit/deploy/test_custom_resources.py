@@ -14,9 +14,9 @@ import pytest
 from helpers.job_objects import digits
 from helpers.late import Late
 from helpers.manifests import Manifest
-from ropewalk.launch.job.gang_part import Gang
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
+from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
 
 models = Late("kubeflow_trainer_api.models")
 MODELS = {

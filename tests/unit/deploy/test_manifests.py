@@ -11,8 +11,8 @@ import yaml
 from helpers.job_objects import digits
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
+from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.cluster.access.principal import principal_of_uri
-from ropewalk.launch.k8s.manifests import manifests
 from ropewalk.net.metrics_answer import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")

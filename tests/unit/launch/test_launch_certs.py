@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from helpers.certificates import tls_settings, with_tls
+from ropewalk.annexes.certificates.authority import Authority, issue
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import ConfigurationError, RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch import cli
-from ropewalk.launch.commands.certificate_authority import Authority, issue
 from ropewalk.net.free_ports import free_ports
 from ropewalk.net.tls.files import CredentialFiles
 from ropewalk.server.ps.server import PsServer

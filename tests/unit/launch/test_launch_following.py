@@ -2,12 +2,12 @@
 
 import pytest
 
-from ropewalk.client.gateway.calls import JobView, News
+from ropewalk.annexes.service.client.calls import JobView, News
+from ropewalk.annexes.service.launch.following import Following
 from ropewalk.core.errors import PeerLostError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch.screen.plain import PlainDisplay
-from ropewalk.launch.standalone.following import Following
 
 
 class Gateway:
@@ -36,7 +36,7 @@ class Gateway:
 
 
 def following(gateway: Gateway, interrupts: int, monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr("ropewalk.launch.standalone.following._RETRY_S", 0.0)
+    monkeypatch.setattr("ropewalk.annexes.service.launch.following._RETRY_S", 0.0)
     made = Following(
         gateway,  # type: ignore[arg-type]
         "j",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.annexes.jobfile.local import local_cluster
+from ropewalk.annexes.jobfile.reading import read_job
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId
-from ropewalk.launch.job.reading import read_job
-from ropewalk.launch.launchers.local import local_cluster
 from ropewalk.launch.local.cluster import LocalRoles
 from ropewalk.launch.local.gpus import describe_shares, divide_gpus, gpu_variables, visible_gpus
 

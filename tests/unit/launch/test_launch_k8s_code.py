@@ -14,12 +14,12 @@ from helpers import processes
 from helpers.manifest_lints import problems
 from helpers.manifests import environment_of, pod_templates
 from helpers.waiting import scaled
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.reading import parse_job
+from ropewalk.annexes.kubernetes.code import MOST_PARTS, PART_BYTES, ShippedCode, pack_code
+from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.reading import parse_job
-from ropewalk.launch.k8s.code import MOST_PARTS, PART_BYTES, ShippedCode, pack_code
-from ropewalk.launch.k8s.manifests import manifests
 
 Json = dict[str, Any]
 PROGRAM = "import os, beside\nprint(beside.TEXT, open('data.txt').read(), end='')\n"

@@ -10,17 +10,17 @@ from helpers.golden import golden
 from helpers.job_objects import digits
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import PodTemplate, environment_of, pod_templates
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.reading import parse_job
+from ropewalk.annexes.jobfile.yaml_output import dump_documents
+from ropewalk.annexes.kubernetes.job_end import is_the_end
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
+from ropewalk.annexes.kubernetes.preflight import total_of
+from ropewalk.annexes.kubernetes.scaling import plan_scale
+from ropewalk.annexes.kubernetes.status_objects import check_rendered
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.reading import parse_job
-from ropewalk.launch.job.yaml_output import dump_documents
-from ropewalk.launch.job_end import is_the_end
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
-from ropewalk.launch.k8s.preflight import total_of
-from ropewalk.launch.k8s.scaling import plan_scale
-from ropewalk.launch.k8s.status_objects import check_rendered
 
 Json = dict[str, Any]
 ONE_OBJECT = [Form.JOBSET, Form.TRAINJOB]

@@ -7,6 +7,13 @@ from typing import Any
 import pytest
 
 from helpers.kubernetes_rules import conflict, invalid, missing
+from ropewalk.annexes.kubernetes.client.refusals import (
+    Refusal,
+    Where,
+    error_of,
+    no_answer,
+    read_refusal,
+)
 from ropewalk.core.errors import (
     ConfigurationError,
     IncompatibleError,
@@ -14,7 +21,6 @@ from ropewalk.core.errors import (
     PeerLostError,
     RopewalkError,
 )
-from ropewalk.net.kubernetes.refusals import Refusal, Where, error_of, no_answer, read_refusal
 
 WHERE = Where("train", "https://10.0.0.1:6443", "there")
 

@@ -4,11 +4,8 @@ from typing import Any
 
 import pytest
 
-from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, write_tf_config
-from ropewalk.core.settings import Settings
-from ropewalk.core.task import TaskId
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.plan import (
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.plan import (
     ANY_ROLE,
     COMPOSE,
     KUBERNETES,
@@ -17,10 +14,12 @@ from ropewalk.launch.job.plan import (
     Part,
     Place,
     plan_task,
-    process_environment,
-    process_settings,
     variables,
 )
+from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, write_tf_config
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.launch.processes.environment import process_environment, process_settings
 
 PLACE = Place(
     checkpoints="/checkpoints", tls="/tls", token="/tokens", health_port=1,  # noqa: S106

@@ -17,6 +17,15 @@ from helpers.golden import golden
 from helpers.job_objects import digits
 from helpers.manifest_lints import problems
 from helpers.manifests import build, pod_templates, pods
+from ropewalk.annexes.jobfile.compose import compose_document
+from ropewalk.annexes.jobfile.local import LocalLauncher
+from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.reading import parse_job
+from ropewalk.annexes.jobfile.slurm import slurm_script
+from ropewalk.annexes.jobfile.yaml_output import dump_documents, dump_yaml
+from ropewalk.annexes.kubernetes.manifests import manifests
+from ropewalk.annexes.kubernetes.names import Form
+from ropewalk.annexes.kubernetes.scaling import departure, documents_to_apply
 from ropewalk.cluster.resolvers.launchers import launcher_resolver
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
@@ -25,15 +34,6 @@ from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.launch.job.model import JobFile
-from ropewalk.launch.job.reading import parse_job
-from ropewalk.launch.job.yaml_output import dump_documents, dump_yaml
-from ropewalk.launch.k8s.manifests import manifests
-from ropewalk.launch.k8s.names import Form
-from ropewalk.launch.k8s.scaling import departure, documents_to_apply
-from ropewalk.launch.launchers.compose import compose_document
-from ropewalk.launch.launchers.local import LocalLauncher
-from ropewalk.launch.launchers.slurm import slurm_script
 from ropewalk.net.health import REPLICATED
 
 Json = dict[str, Any]

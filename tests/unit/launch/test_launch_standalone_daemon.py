@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.annexes.service.launch.daemon import LocalStandaloneCluster, with_absolute_paths
+from ropewalk.annexes.service.launch.node import NodeAgent
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
-from ropewalk.launch.standalone.daemon import LocalStandaloneCluster, with_absolute_paths
-from ropewalk.launch.standalone.node import NodeAgent
 
 
 def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

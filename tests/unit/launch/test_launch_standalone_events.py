@@ -2,9 +2,9 @@
 
 import threading
 
+from ropewalk.annexes.service.launch.events import Events
 from ropewalk.core.task import TaskId
 from ropewalk.core.wire import codec
-from ropewalk.launch.standalone.events import Events
 from ropewalk.proto.v1 import gateway_pb2
 
 W0 = TaskId("worker", 0)

@@ -2,10 +2,10 @@
 
 import io
 
-from ropewalk.client.gateway.calls import JobView, NodeView
+from ropewalk.annexes.service.client.calls import JobView, NodeView
+from ropewalk.annexes.service.launch.tables import jobs_table, nodes_table
 from ropewalk.core.task import TaskId
 from ropewalk.launch.screen.terminal import TerminalConsole
-from ropewalk.launch.standalone.tables import jobs_table, nodes_table
 
 
 def test_what_others_have_written_is_shown_and_not_obeyed() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from helpers.certificates import issued, write
+from ropewalk.annexes.kubernetes.client.api import connect_task
+from ropewalk.annexes.kubernetes.client.requests import own_namespace, pod_client, require_client
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
@@ -22,8 +24,6 @@ from ropewalk.core.errors import (
     PeerLostError,
     RopewalkError,
 )
-from ropewalk.net.kubernetes.api import connect_task
-from ropewalk.net.kubernetes.requests import own_namespace, pod_client, require_client
 
 
 class Server:

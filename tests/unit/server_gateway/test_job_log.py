@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.cluster.standalone.logged_line import LoggedLine
+from ropewalk.annexes.service.cluster.logged_line import LoggedLine
+from ropewalk.annexes.service.gateway import job_log
+from ropewalk.annexes.service.gateway.job_log import JobLog
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.task import TaskId
-from ropewalk.server.gateway import job_log
-from ropewalk.server.gateway.job_log import JobLog
 
 W0, PS = TaskId("worker", 0), TaskId("ps", 0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.annexes.service.gateway import packages
+from ropewalk.annexes.service.gateway.packages import PackageStore
 from ropewalk.core.errors import LimitExceededError, RefusedError
-from ropewalk.server.gateway import packages
-from ropewalk.server.gateway.packages import PackageStore
 
 
 def digest_of(data: bytes) -> str:

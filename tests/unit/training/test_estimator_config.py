@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import ropewalk as rw
+from ropewalk.annexes.estimator.run_config import RunConfig
+from ropewalk.annexes.estimator.training_target import choose_model_dir, same_place
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.training.estimator.run_config import RunConfig
-from ropewalk.training.estimator.training_target import choose_model_dir, same_place
 
 CLUSTER = {
     "chief": ["host0:2222"],

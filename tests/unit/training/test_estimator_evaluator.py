@@ -8,8 +8,8 @@ import pytest
 
 import ropewalk as rw
 from helpers.estimators import estimator, input_fn
-from ropewalk.training.estimator import training_and_evaluation
-from ropewalk.training.estimator.training_and_evaluation import _Evaluator
+from ropewalk.annexes.estimator import training_and_evaluation
+from ropewalk.annexes.estimator.training_and_evaluation import _Evaluator
 
 
 class TrainsOn(rw.estimator.LatestExporter):

@@ -10,14 +10,14 @@ import pytest
 
 import ropewalk as rw
 from helpers.estimators import estimator, input_fn, line
-from ropewalk.core.errors import ConfigurationError, UnknownVariableError
-from ropewalk.training.estimator import (
+from ropewalk.annexes.estimator import (
     CheckpointSaverHook,
     CheckpointSaverListener,
     EstimatorSpec,
     FinalOpsHook,
     ProfilerHook,
 )
+from ropewalk.core.errors import ConfigurationError, UnknownVariableError
 
 
 class Told(CheckpointSaverListener):

@@ -10,13 +10,13 @@ import pytest
 
 import ropewalk as rw
 from helpers.estimators import estimator, input_fn, line, points
+from ropewalk.annexes.estimator import EstimatorSpec, ModeKeys
 from ropewalk.core.errors import (
     CheckpointError,
     ConfigurationError,
     ShapeMismatchError,
     UnknownVariableError,
 )
-from ropewalk.training.estimator import EstimatorSpec, ModeKeys
 
 e = rw.estimator
 

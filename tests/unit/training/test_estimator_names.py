@@ -6,8 +6,8 @@ import pytest
 
 import ropewalk as rw
 from helpers.pages import ROOT
+from ropewalk.annexes.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
 from ropewalk.api import estimator as public
-from ropewalk.training.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
 
 # Of TensorFlow 2.15, the last with tf.estimator; model_to_estimator was tf.keras.estimator's.
 TENSORFLOW = [

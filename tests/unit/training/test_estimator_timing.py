@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from ropewalk.core.errors import ConfigurationError
-from ropewalk.training.estimator.early_stopping import crosses, stands_still
-from ropewalk.training.estimator.evaluation_timing import (
+from ropewalk.annexes.estimator.early_stopping import crosses, stands_still
+from ropewalk.annexes.estimator.evaluation_timing import (
     EndOfEvaluations,
     Evaluate,
     Found,
@@ -17,7 +16,8 @@ from ropewalk.training.estimator.evaluation_timing import (
     next_of_evaluator,
     worker_delay_s,
 )
-from ropewalk.training.estimator.timers import SecondOrStepTimer
+from ropewalk.annexes.estimator.timers import SecondOrStepTimer
+from ropewalk.core.errors import ConfigurationError
 
 FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)
 MAX = Found("ckpt-20", 20, False)

@@ -8,15 +8,15 @@ import pytest
 
 import ropewalk as rw
 from helpers.estimators import estimator, input_fn
-from ropewalk.core.errors import ConfigurationError
-from ropewalk.training.estimator import (
+from ropewalk.annexes.estimator import (
     EvalSpec,
     Exporter,
     SessionRunHook,
     TrainSpec,
     train_and_evaluate,
 )
-from ropewalk.training.estimator.exporters import smaller_loss
+from ropewalk.annexes.estimator.exporters import smaller_loss
+from ropewalk.core.errors import ConfigurationError
 
 
 class Noting(Exporter):

@@ -9,7 +9,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.estimators import WEIGHTS, estimator, input_fn, line, points
-from ropewalk.training.estimator import (
+from ropewalk.annexes.estimator import (
     CheckpointSaverListener,
     EstimatorSpec,
     ModeKeys,

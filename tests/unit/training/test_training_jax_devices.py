@@ -21,7 +21,7 @@ import cupy, jax, numpy as np, optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import ropewalk as rw
-from ropewalk.training.jax_bridge import arrays
+from ropewalk.annexes.jax_bridge import arrays
 
 started = []  # copies to the host
 start = arrays.start_copies

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ropewalk.training.jax_bridge.norms import SameNorms
+from ropewalk.annexes.jax_bridge.norms import SameNorms
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 import ropewalk as rw
 from helpers.late import Late
-from ropewalk.training.jax_bridge.optax_worker import WorkerOptimizer
-from ropewalk.training.jax_bridge.tree import ParameterTree, named_leaves
+from ropewalk.annexes.jax_bridge.optax_worker import WorkerOptimizer
+from ropewalk.annexes.jax_bridge.tree import ParameterTree, named_leaves
 
 jax, jnp, optax = Late("jax"), Late("jax.numpy"), Late("optax")
 

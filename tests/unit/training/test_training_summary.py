@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import ropewalk as rw
+from ropewalk.annexes.tensorboard import encoding, summary
+from ropewalk.annexes.tensorboard.job_summaries import open_job_summaries
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError, MissingExtraError
@@ -17,9 +19,6 @@ from ropewalk.core.task import TaskId
 from ropewalk.distribute.program_cluster import in_cluster
 from ropewalk.distribute.runtime import ClusterRuntime
 from ropewalk.launch.cli import ropewalk
-from ropewalk.telemetry.event_files import encoding
-from ropewalk.training import summary
-from ropewalk.worker.lead.job_summaries import open_job_summaries
 
 SPEC = ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
 

@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
+from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.failed_peers import FailedPeers
 from ropewalk.core.errors import AccessError, PeerLostError
 from ropewalk.core.report import PsCounters
 from ropewalk.core.settings import Settings
 from ropewalk.core.states import Phase
 from ropewalk.core.task import TaskId
-from ropewalk.net.kubernetes.api import KubernetesApi
 from ropewalk.server.chief.servicer import LockedJob, new_chief
-from ropewalk.worker.lead.failed_peers import FailedPeers
 
 CHIEF, PS0, PS1, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1), TaskId("worker", 0)
 

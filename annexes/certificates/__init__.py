@@ -1,0 +1,1 @@
+"""Certificates of a job: an authority, and a certificate for each role."""

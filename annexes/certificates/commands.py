@@ -1,0 +1,3 @@
+"""Commands that certificates bring."""
+
+COMMANDS = {"certs": "annexes.certificates.command:certs_command"}

@@ -1,0 +1,76 @@
+"""Event files for TensorBoard: the one place that knows who writes them."""
+
+import contextlib
+import logging
+from functools import cache
+from typing import Any, Protocol
+
+from ...core.errors import MissingExtraError, StorageError
+from ..tensorboard import EventWriter, encoding, event_of, require_library
+
+log = logging.getLogger(__name__)
+
+
+class ScalarWriter(Protocol):
+    """The interface of a writer for an Estimator; tensorboardX's and PyTorch's are that too."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
+        """Write a number."""
+
+    def flush(self) -> Any:
+        """Have what was written be there."""
+
+
+class FileSummaries:
+    """Writes to an event file, which is made with the first number. What fails is in the log.
+
+    Args:
+        log_dir: Path or fsspec URL.
+    """
+
+    def __init__(self, log_dir: str) -> None:
+        self._log_dir = log_dir
+        self._events: EventWriter | None = None
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Write a number."""
+        if self._events is None:
+            self._events = EventWriter(self._log_dir)
+        self._events.add(event_of(global_step, encoding.scalars({tag: scalar_value})))
+
+    def flush(self) -> None:
+        """Have what was written be there."""
+        if self._events is not None:
+            with contextlib.suppress(StorageError):
+                self._events.flush()
+
+
+class NoSummaries:
+    """Writes nothing."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Write nothing."""
+
+    def flush(self) -> None:
+        """Write nothing."""
+
+
+@cache
+def summary_writer(log_dir: str) -> ScalarWriter:
+    """Find the writer of this process for a directory; without tensorboardX one that writes
+    nothing.
+
+    Args:
+        log_dir: Path or fsspec URL.
+    """
+    try:
+        require_library()
+    except MissingExtraError:
+        _say_once()
+        return NoSummaries()
+    return FileSummaries(log_dir)
+
+
+@cache
+def _say_once() -> None:
+    log.info("no event files are written; what writes them: pip install 'ropewalk[tensorboard]'")

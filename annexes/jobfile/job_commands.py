@@ -1,0 +1,128 @@
+"""``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm``."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ...core.showing import counted
+from ...launch.screen.echo import echo
+from .option import job_option
+
+EXAMPLE = """\
+# `ropewalk job schema > ropewalk.schema.json` makes the file that the next line names.
+# yaml-language-server: $schema=ropewalk.schema.json
+name: my-job
+image: registry.example/my-job:1   # Kubernetes and compose; with Ropewalk and train.py in /app
+program: train.py
+arguments: [--epochs, 3]
+roles:
+  chief: {count: 1}
+  ps: {count: 2, resources: {cpu: 2, memory: 4Gi}}
+  worker: {count: 2, resources: {cpu: 4, memory: 4Gi}}
+  evaluator: {count: 0}
+storage: {size: 10Gi}              # or model_dir: s3://bucket/my-job
+security: {mode: mtls}             # or token, insecure
+settings: {save_every_s: 300}      # `ropewalk run --help` lists them
+"""
+
+
+@click.group("job")
+def job_command() -> None:
+    """Show an example of a job file, its schema for editors, or check one."""
+
+
+@job_command.command("example")
+def example_command() -> None:
+    """Print a job file to begin with."""
+    echo(EXAMPLE, nl=False)
+
+
+@job_command.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema, by which editors complete and check a job file."""
+    from .schema import job_schema
+
+    echo(json.dumps(job_schema(), indent=2))
+
+
+@job_command.command("check")
+@job_option
+def check_command(job_file: str) -> None:
+    """Say what is wrong with a job file, with line and column; or what it describes."""
+    from .reading import read_job
+
+    job = read_job(job_file)
+    counts = ", ".join(f"{role.count} {name}" for name, role in job.present)
+    echo(f"{job_file}: {job.name} has {counted(len(job.tasks), 'task')}: {counts}")
+
+
+@click.group("compose")
+def compose_command() -> None:
+    """Run a job file in containers of this machine."""
+
+
+@compose_command.command("render")
+@job_option
+def compose_render_command(job_file: str) -> None:
+    """Print the compose file of a job; `docker compose -f - up` takes it."""
+    from .compose import ComposeLauncher
+    from .reading import read_job
+
+    echo(ComposeLauncher(_folder(job_file)).render(read_job(job_file)), nl=False)
+
+
+@compose_command.command("up")
+@job_option
+@click.option("--dry-run", is_flag=True, help="Print the compose file, and start nothing.")
+def compose_up_command(job_file: str, dry_run: bool) -> None:
+    """Start a job with `docker compose`, show its output, and end as its chief did."""
+    from .compose import ComposeLauncher
+    from .launcher import launch
+    from .reading import read_job
+
+    launcher = ComposeLauncher(_folder(job_file))
+    code, text = launch(launcher, read_job(job_file), dry_run=dry_run)
+    echo(text, nl=False)
+    sys.exit(code)
+
+
+@click.group("slurm")
+def slurm_command() -> None:
+    """Run a job file under Slurm."""
+
+
+@slurm_command.command("render")
+@job_option
+def slurm_render_command(job_file: str) -> None:
+    """Print the batch script of a job."""
+    from .reading import read_job
+    from .slurm import SlurmLauncher
+
+    echo(SlurmLauncher(_folder(job_file)).render(read_job(job_file)), nl=False)
+
+
+@slurm_command.command("submit")
+@job_option
+@click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
+def slurm_submit_command(job_file: str, dry_run: bool) -> None:
+    """Hand a job to sbatch, and print its number."""
+    from .launcher import launch
+    from .reading import read_job
+    from .slurm import SlurmLauncher
+
+    job = read_job(job_file)
+    launcher = SlurmLauncher(_folder(job_file))
+    _, text = launch(launcher, job, dry_run=dry_run)
+    echo(text, nl=False)
+    if not dry_run:
+        number = launcher.job_id
+        echo(
+            f"submitted as {number}; its output goes to {job.name}-{number}.log, and `squeue --job "
+            f"{number}` shows its state"
+        )
+
+
+def _folder(job_file: str) -> Path:
+    return Path(job_file).parent

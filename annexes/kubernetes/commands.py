@@ -1,0 +1,3 @@
+"""Commands that Kubernetes brings."""
+
+COMMANDS = {"k8s": "annexes.kubernetes.command:k8s_command"}

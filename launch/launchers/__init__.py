@@ -1,1 +1,0 @@
-"""Launchers behind one interface, and those that need nothing but a program on this machine."""
