@@ -72,3 +72,18 @@ def require(annex: str, use: str) -> None:
         module=annex,
         extra=extra,
     )
+
+
+def the(point: str, annex: str, use: str) -> ModuleType:
+    """Load the module of a point at which one annex attaches, for what a user has asked for.
+
+    Args:
+        point: Name of the module.
+        annex: Name of the annex.
+        use: Feature that was asked for, for the message.
+
+    Raises:
+        MissingExtraError: The annex is not installed; says which extra brings it.
+    """
+    require(annex, use)
+    return import_module(f"{_ROOM}.{annex}.{point}")

@@ -30,19 +30,19 @@ _COMMANDS = {
     "worker": "launch.commands.roles:worker_command",
 }
 _BROUGHT_BY = {
-    "attach": "service",
-    "certs": "certificates",
-    "compose": "jobfile",
-    "job": "jobfile",
-    "jobs": "service",
-    "k8s": "kubernetes",
-    "logs": "service",
-    "slurm": "jobfile",
-    "stop": "service",
-    "submit": "service",
-    "tensorboard": "tensorboard",
+    "attach": ("service",),
+    "certs": ("certificates",),
+    "compose": ("jobfile",),
+    "job": ("jobfile",),
+    "jobs": ("service",),
+    "k8s": ("kubernetes", "jobfile"),
+    "logs": ("service",),
+    "slurm": ("jobfile",),
+    "stop": ("service",),
+    "submit": ("service",),
+    "tensorboard": ("tensorboard",),
 }
-"""The annex of a command, for the message where it is not installed."""
+"""Annexes of a command, for the message where one is not installed."""
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001

@@ -1,6 +1,6 @@
 """A group of commands that are loaded when they are asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -25,7 +25,7 @@ class LazyGroup(click.Group):
         *,
         members: Mapping[str, str],
         point: str = "",
-        brought_by: Mapping[str, str] | None = None,
+        brought_by: Mapping[str, Sequence[str]] | None = None,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
@@ -59,8 +59,8 @@ class LazyGroup(click.Group):
             if cmd_name not in self._members:
                 self._add_annexes()
             if cmd_name not in self._members:
-                if cmd_name in self._brought_by:
-                    annexes.require(self._brought_by[cmd_name], f"`{ctx.command_path} {cmd_name}`")
+                for annex in self._brought_by.get(cmd_name, ()):
+                    annexes.require(annex, f"`{ctx.command_path} {cmd_name}`")
                 return None
             self.add_command(load_place(self._members[cmd_name]), cmd_name)
         return self.commands[cmd_name]

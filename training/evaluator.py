@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..annexes.tensorboard import EventWriter, encoding, event_of, require_library
-from ..annexes.tensorboard.folders import EVALUATOR_RUN, run_folder
+from ..core import annexes
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
@@ -74,10 +73,11 @@ class SidecarEvaluator:
             # A job that saves rarely is not gone.
             idle_timeout_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
         self._idle_timeout_s = idle_timeout_s
-        self._summarizes = settings.tensorboard
-        if self._summarizes:
-            require_library()
-        self._summaries: EventWriter | None = None
+        self._event_files: Any = None
+        if settings.tensorboard:
+            self._event_files = annexes.the("event_files", "tensorboard", "the setting tensorboard")
+            self._event_files.require_library()
+        self._summaries: Any = None
 
     def start(self) -> list[Evaluation]:
         """Evaluate until the final checkpoint was; returns all results.
@@ -160,9 +160,11 @@ class SidecarEvaluator:
 
     def _summarize(self, result: Evaluation) -> None:
         """Write a result for TensorBoard, under the tags of the job's own metrics."""
-        if not self._summarizes:
+        files = self._event_files
+        if files is None:
             return
         if self._summaries is None:
-            self._summaries = EventWriter(run_folder(self._model_dir, EVALUATOR_RUN))
+            folder = files.run_folder(self._model_dir, files.EVALUATOR_RUN)
+            self._summaries = files.EventWriter(folder)
         tagged = {f"metrics/{name}": value for name, value in result.metrics.items()}
-        self._summaries.add(event_of(result.global_step, encoding.scalars(tagged)))
+        self._summaries.add_scalars(result.global_step, tagged)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import annexes
 from ..core.arrays.dtypes import Array, DType
 from ..core.checkpoint.tensor_file import read_header
 from ..core.errors import ConfigurationError
@@ -88,10 +89,7 @@ def write_torch(arrays: Mapping[str, Array], target: Path) -> None:
     """Write a dictionary of tensors, as ``torch.load`` reads it: the state of a module by its
     names.
     """
-    from ..annexes.torch_bridge.tensors import to_tensor
-
-    torch = require("torch", "torch")
-    torch.save({name: to_tensor(np.asarray(array)) for name, array in arrays.items()}, target)
+    annexes.the("export_file", "torch_bridge", "a file of PyTorch").write(arrays, target)
 
 
 def write_orbax(arrays: Mapping[str, Array], target: Path) -> None:

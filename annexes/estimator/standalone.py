@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core import annexes
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import ConfigurationError, OutOfRangeError
 from ...distribute.coordinator.cluster_coordinator import ClusterCoordinator
@@ -87,10 +88,9 @@ class RemoteTraining:
             ConfigurationError: The input has no batch, or the cluster no worker.
             RopewalkError: The cluster cannot be joined, or is lost.
         """
-        from ...worker.connecting import connect  # loads what no other training needs
-
         input_fn = call.input_fn
-        with connect(address) as cluster:
+        service = annexes.the("connecting", "service", "training on a standing cluster")
+        with service.connect(address) as cluster:
             strategy = ParameterServerStrategy(cluster.resolver)
             registry = Registry()
             step = StepCount(strategy, self.first, of_strategy=False)

@@ -3,10 +3,11 @@
 import contextlib
 import logging
 from functools import cache
+from types import ModuleType
 from typing import Any, Protocol
 
+from ...core import annexes
 from ...core.errors import MissingExtraError, StorageError
-from ..tensorboard import EventWriter, encoding, event_of, require_library
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,13 @@ class FileSummaries:
 
     def __init__(self, log_dir: str) -> None:
         self._log_dir = log_dir
-        self._events: EventWriter | None = None
+        self._events: Any = None
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Write a number."""
         if self._events is None:
-            self._events = EventWriter(self._log_dir)
-        self._events.add(event_of(global_step, encoding.scalars({tag: scalar_value})))
+            self._events = _event_files().EventWriter(self._log_dir)
+        self._events.add_scalars(global_step, {tag: scalar_value})
 
     def flush(self) -> None:
         """Have what was written be there."""
@@ -64,7 +65,7 @@ def summary_writer(log_dir: str) -> ScalarWriter:
         log_dir: Path or fsspec URL.
     """
     try:
-        require_library()
+        _event_files().require_library()
     except MissingExtraError:
         _say_once()
         return NoSummaries()
@@ -74,3 +75,7 @@ def summary_writer(log_dir: str) -> ScalarWriter:
 @cache
 def _say_once() -> None:
     log.info("no event files are written; what writes them: pip install 'ropewalk[tensorboard]'")
+
+
+def _event_files() -> ModuleType:
+    return annexes.the("event_files", "tensorboard", "a summary of an Estimator")

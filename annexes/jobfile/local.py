@@ -13,6 +13,7 @@ from ...launch.local.cluster import LocalRoles, RoleExtras
 from ...launch.screen.plain import choose_display
 from ...worker.process.program import Program, find_program
 from .model import JobFile
+from .reading import read_job
 
 if TYPE_CHECKING:
     from ...core.task import TaskId
@@ -136,3 +137,31 @@ class LocalLauncher:
             display.close()
         local.show_result(result)
         return result.exit_code
+
+
+class LocalJobFile:
+    """A job file that is run on this machine.
+
+    Args:
+        path: Path of the job file.
+        counts: Number of tasks by role, where the command line says them.
+        flags: Settings that the command line says, by name.
+
+    Raises:
+        ConfigurationError: The file is no job, or names no program that there is.
+    """
+
+    def __init__(self, path: str, counts: Mapping[str, int], flags: Mapping[str, Any]) -> None:
+        self._job = read_job(path).with_counts(counts)
+        self._folder = Path(path).parent
+        self.program = local_program(self._job, self._folder)
+        self.settings = local_settings(self._job, flags)
+
+    def render(self, settings: Settings) -> str:
+        """Render what :meth:`run` would start."""
+        return LocalLauncher(self._folder, settings).render(self._job)
+
+    def run(self, settings: Settings, *, plain: bool, resume: str, restarts: int) -> int:
+        """Run the job to its end; its exit code. For arguments see :class:`LocalLauncher`."""
+        launcher = LocalLauncher(self._folder, settings, plain, resume, restarts)
+        return launcher.start(self._job)

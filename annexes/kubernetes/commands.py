@@ -1,3 +1,7 @@
-"""Commands that Kubernetes brings."""
+"""Commands that Kubernetes brings, where there are job files."""
 
-COMMANDS = {"k8s": "annexes.kubernetes.command:k8s_command"}
+from ...core import annexes
+
+COMMANDS = (
+    {"k8s": "annexes.kubernetes.command:k8s_command"} if "jobfile" in annexes.installed() else {}
+)

@@ -17,8 +17,9 @@ from ...core.settings import read_environment
 from ...core.task import TaskId
 from ...server.chief.servicer import LockedJob
 from .client.api import KubernetesApi
-from .own_job import HOLDS, chief_api, ends_its_job, failure_of
+from .own_job import chief_api, ends_its_job, failure_of
 from .pods import why_it_fails_for_good
+from .variables import HOLDS
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,9 @@ from ...core.outside_text import parse_number
 from ...core.settings import read_environment
 from .client.api import KubernetesApi
 from .client.requests import ACCOUNT_FOLDER
-from .own_job import ENDS_JOB, HOLDS, chief_api, ends_its_job, failure_of, maker
+from .own_job import chief_api, ends_its_job, failure_of, maker
 from .status_record import ENDED
+from .variables import ENDS_JOB, HOLDS
 
 log = logging.getLogger(__name__)
 

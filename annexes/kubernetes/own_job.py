@@ -14,16 +14,9 @@ from ...core.settings import read_environment
 from .client.api import KubernetesApi, connect_task
 from .client.requests import ACCOUNT_FOLDER, is_in_pod
 from .pods import condition
+from .variables import ENDS_JOB, HOLDS
 
 log = logging.getLogger(__name__)
-
-ENDS_JOB = "ROPEWALK_ENDS_JOB"
-"""Variable by which a container ends what is left of its job; any text: when it is over."""
-
-HOLDS = "ROPEWALK_HOLDS"
-"""Variable of containers whose pods a StatefulSet makes, which starts each again that ends: they
-stay when their part is over."""
-
 
 CHIEFS_MANAGER = "ropewalk-chief"
 """Field manager of what a chief writes."""

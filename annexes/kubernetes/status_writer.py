@@ -20,6 +20,7 @@ from .client.api import KubernetesApi
 from .client.requests import is_in_pod
 from .own_job import chief_api
 from .status_record import JobEvent, JobSnapshot, events_between, is_due, record_of, view_of
+from .variables import STATUS_OBJECT
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class StatusTarget:
 def status_target() -> StatusTarget | None:
     """Find where this pod is told to write; None: nowhere."""
     said = environment_variables()
-    name = said.get("ROPEWALK_STATUS_OBJECT")
+    name = said.get(STATUS_OBJECT)
     if not name:
         return None
     return StatusTarget(

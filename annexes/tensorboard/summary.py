@@ -33,7 +33,9 @@ from ...core.public_face import public_getattr
 from ...distribute.base.contexts import get_replica_context
 from ...distribute.program_cluster import program_cluster
 from ...distribute.strategies.default import get_strategy
-from . import EventWriter, encoding, event_of, require_library
+from . import encoding
+from .encoding import event_of, require_library
+from .writer import EventWriter
 
 __all__ = [
     "SummaryWriter",

@@ -13,11 +13,13 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 
 from ...core.errors import RopewalkError, StorageError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread, nobody_waits
+from .encoding import event_of, scalars
 from .files import EventFile, open_event_file
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,15 @@ class EventWriter:
             self._bytes += len(event)
             self._changed.notify_all()
         return True
+
+    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Have numbers written.
+
+        Args:
+            step: The global step.
+            values: Number of each tag.
+        """
+        self.add(event_of(step, scalars(values)))
 
     @property
     def _is_full(self) -> bool:

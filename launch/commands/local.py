@@ -3,11 +3,11 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
+from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...worker.process.program import Program, find_program
@@ -177,18 +177,18 @@ def local_command(
 
 
 def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
-    from ...annexes.service.launch.daemon import LocalStandaloneCluster
     from ...worker.process.interrupts import handle_signals
     from ...worker.process.logs import set_up_logging
 
     set_up_logging(settings)
-    cluster = LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
+    service = annexes.the("standing_cluster", "service", "`ropewalk local --standalone`")
+    cluster = service.LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
     handle_signals(cluster.stop)
     cluster.start()
     echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
     echo(f"    ropewalk submit SCRIPT --cluster {cluster.address}\n")
     echo("Ctrl-C ends it, and its jobs")
-    return cluster.wait()
+    return int(cluster.wait())
 
 
 def _refuse_decided(names: Iterable[str]) -> None:
@@ -219,24 +219,19 @@ def _run_job_file(
     restarts: int,
 ) -> NoReturn:
     """Run a job file, and exit as it does."""
-    from ...annexes.jobfile.launcher import launch
-    from ...annexes.jobfile.local import LocalLauncher, local_program, local_settings
-    from ...annexes.jobfile.reading import read_job
-
     if script is not None:
         raise ConfigurationError(
             f"--job {job_file} says what runs; take {script} away, or write arguments of the "
             "program into the job file"
         )
-    job = read_job(job_file).with_counts(counts)
-    folder = Path(job_file).parent
-    program = local_program(job, folder)
-    settings = _for_a_desk(local_settings(job, flags), program)
+    job_files = annexes.the("local", "jobfile", "`ropewalk local --job`")
+    job = job_files.LocalJobFile(job_file, counts, flags)
+    settings = _for_a_desk(job.settings, job.program)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
-    launcher = LocalLauncher(folder, settings, plain=plain, resume=resume, restarts=restarts)
-    code, text = launch(launcher, job, dry_run=dry_run)
-    echo(text, nl=False)
-    sys.exit(code)
+    if dry_run:
+        echo(job.render(settings), nl=False)
+        sys.exit(0)
+    sys.exit(job.run(settings, plain=plain, resume=resume, restarts=restarts))
 
 
 def _for_a_desk(settings: Settings, program: Program) -> Settings:
@@ -247,10 +242,8 @@ def _for_a_desk(settings: Settings, program: Program) -> Settings:
     """
     from ..local.cluster import default_model_dir
 
-    if settings.tensorboard:
-        from ...annexes.tensorboard import require_library
-
-        require_library()  # before any task is started
+    for module in annexes.at("before_start"):
+        module.check(settings)
     explicit, changes = settings.model_fields_set, dict[str, object]()
     if not explicit & {"save_every_s", "save_every_steps"}:
         changes["save_every_s"] = _SAVE_EVERY_S

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...cluster.roles import PS
+from ...core import annexes
 from ...core.errors import ConfigurationError, PeerLostError
 from ...core.settings import CLUSTER_VARIABLE, read_environment
 from ...core.states import State
@@ -61,9 +62,9 @@ def scale_command(
     with ExitStack() as opened:
         address, gateway = job, None
         if cluster is not None:
-            from ...annexes.service.launch.chief_of_job import chief_of_job
-
-            gateway, address = opened.enter_context(chief_of_job(job, cluster, settings))
+            service = annexes.the("standing_cluster", "service", "--cluster")
+            found = service.chief_of_job(job, cluster, settings)
+            gateway, address = opened.enter_context(found)
         chief = opened.enter_context(chief_client(address, settings))
         chief.scale_ps(ps, timeout_s=_ANSWER_S)  # it knows how many there can be
         if gateway is not None:

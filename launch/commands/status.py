@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...core import annexes
 from ...core.errors import (
     ConfigurationError,
     PeerLostError,
@@ -86,9 +87,8 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
     """Ask for the status of a job of a standalone cluster, through its gateway."""
     if job is None:
         raise ConfigurationError("name the JOB; `ropewalk jobs` lists those of a cluster")
-    from ...annexes.service.launch.chief_of_job import chief_of_job
-
-    with chief_of_job(job, cluster, caller.settings) as (_, address):
+    service = annexes.the("standing_cluster", "service", "--cluster")
+    with service.chief_of_job(job, cluster, caller.settings) as (_, address):
         return _ask(address, caller)
 
 

@@ -7,6 +7,7 @@ import click
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, PS
+from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...core.process.loading import quick_loading
 from ...worker.process.error_report import has_parent, take_error_report
@@ -103,19 +104,17 @@ def run_as_task(
     is_daemon = settings.standalone or (script is None and role == CHIEF)
     _refuse_useless(task, is_daemon=is_daemon)
     if settings.supervise and not has_parent():
-        from ..container import run_supervised
-
-        sys.exit(run_supervised(task, sys.argv[1:], settings))
+        container = annexes.the("container", "kubernetes", "the setting supervise")
+        sys.exit(container.run_supervised(task, sys.argv[1:], settings))
     if is_daemon:
-        from ...annexes.service.launch.daemon import run_standalone
-
         if script is not None:
             raise ConfigurationError(
                 f"a standalone cluster runs what drivers submit, so leave out {script}, or "
                 "--standalone"
             )
         take_error_report()  # of this daemon, not of the tasks it starts
-        sys.exit(run_standalone(task, settings))
+        service = annexes.the("standing_cluster", "service", "--standalone")
+        sys.exit(service.run_standalone(task, settings))
     # Imported late: the daemon loads grpc, which printing the cluster does not need.
     with quick_loading():
         from ...worker.daemon import run_task

@@ -20,6 +20,7 @@ from .core.process import on_import
 if TYPE_CHECKING:
     from . import distribute, testing, training
     from .annexes import estimator
+    from .annexes.service.connecting import connect
     from .annexes.tensorboard import summary
     from .api import config, data, embedding, train
     from .cluster.spec import ClusterSpec
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
-    from .worker.connecting import connect
 
 __all__ = [
     "Checkpoint",
@@ -73,7 +73,7 @@ _name = public_face.public_getattr(
         "VariableAggregation": "distribute.base.reductions:VariableAggregation",
         "VariableSynchronization": "distribute.base.reductions:VariableSynchronization",
         "config": "api.config",
-        "connect": "worker.connecting:connect",
+        "connect": "annexes.service.connecting:connect",
         "data": "distribute.data",
         "device": "distribute.base.devices:on_device",
         "distribute": "distribute",

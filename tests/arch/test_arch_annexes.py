@@ -1,4 +1,4 @@
-"""An annex can be removed: using what it brought says which one it was."""
+"""An annex can be removed: what is left shows its help and trains, and says what is missing."""
 
 import os
 import subprocess
@@ -8,6 +8,33 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import ROOT
+from ropewalk.core import annexes
+
+PROGRAM = """
+import numpy as np
+import ropewalk as rw
+from click.testing import CliRunner
+from ropewalk.core import annexes
+from ropewalk.launch.cli import ropewalk
+
+assert {annex!r} not in annexes.installed()
+shown = CliRunner().invoke(ropewalk, ["--help"], catch_exceptions=False)
+assert shown.exit_code == 0 and "local" in shown.output, shown.output
+
+
+def train():
+    strategy = rw.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        w = rw.Variable(np.ones(4, np.float32), name="w")
+        optimizer = rw.optimizers.SGD(0.5)
+    for _ in range(2):
+        strategy.run(lambda: optimizer.apply_gradients([(np.ones(4, np.float32), w)]))
+    return w.numpy().tolist()
+
+
+with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
+    print(*cluster.run(train).values())
+"""
 
 
 @pytest.fixture
@@ -36,6 +63,12 @@ def _without(house: Path, annex: str, *command: str) -> subprocess.CompletedProc
         timeout=110,
         check=False,
     )
+
+
+@pytest.mark.parametrize("annex", annexes.installed())
+def test_a_job_trains_without_an_annex(house: Path, annex: str) -> None:
+    result = _without(house, annex, "-c", PROGRAM.format(annex=annex))
+    assert (result.returncode, result.stdout) == (0, "[0.0, 0.0, 0.0, 0.0]\n"), result.stderr
 
 
 def test_a_command_without_its_annex_says_which_it_needs(house: Path) -> None:

@@ -98,7 +98,7 @@ def test_no_thread_ends_unheard() -> None:
 _WRITERS = {
     "click.echo": {"launch/screen/echo.py"},
     "Console": {"launch/screen/terminal.py"},
-    "print": {"worker/connecting.py", "worker/process/program.py"},
+    "print": {"annexes/service/connecting.py", "worker/process/program.py"},
     "sys.stderr.write": {"worker/process/program.py", "core/process/tracebacks.py"},
     "sys.stdout.write": set(),
 }

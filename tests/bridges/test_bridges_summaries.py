@@ -18,7 +18,9 @@ import pytest
 import ropewalk as rw
 from helpers import processes
 from helpers.waiting import scaled, wait_until
-from ropewalk.annexes.tensorboard import EventWriter, encoding, event_of
+from ropewalk.annexes.tensorboard import encoding
+from ropewalk.annexes.tensorboard.encoding import event_of
+from ropewalk.annexes.tensorboard.writer import EventWriter
 from ropewalk.core.errors import ConfigurationError, StorageError
 
 pytest.importorskip("tensorboardX")

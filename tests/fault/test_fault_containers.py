@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers import processes
 from helpers.waiting import scaled
+from ropewalk.annexes.kubernetes.container import code_for_launcher, write_termination_message
 from ropewalk.core.checkpoint import CheckpointInfo, CheckpointReader, list_checkpoints
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
-from ropewalk.launch.container import code_for_launcher, write_termination_message
 from ropewalk.net.free_ports import free_ports
 from ropewalk.net.tcp import is_listening
 
@@ -381,7 +381,7 @@ import itertools, json, sys
 from pathlib import Path
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.launch.container import Container
+from ropewalk.annexes.kubernetes.container import Container
 kills = itertools.chain(json.loads(sys.argv[2]), itertools.repeat(0))
 container = Container(
     TaskId("chief", 0), ["run", sys.argv[1]], Settings(), Path(sys.argv[1] + ".error"),

@@ -19,11 +19,11 @@ from helpers.certificates import issued, write
 from helpers.waiting import scaled
 from ropewalk.annexes.kubernetes import job_end, own_job
 from ropewalk.annexes.kubernetes.client.requests import ACCOUNT_FOLDER
+from ropewalk.annexes.kubernetes.container import run_supervised
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.errors import MissingExtraError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.launch.container import run_supervised
 from ropewalk.net.free_ports import free_ports
 
 

@@ -4,15 +4,12 @@ One thread runs the loop and a second one saves (``job_saver.py``). The loop kee
 own: it decides by the :class:`~ropewalk.cluster.job.job.Job` and the clock.
 """
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ...annexes.tensorboard.job_summaries import open_job_summaries
 from ...client.ps.control import PsAnswer, PsControl
 from ...core.errors import (
     FencedError,
@@ -20,21 +17,18 @@ from ...core.errors import (
     PeerLostError,
     PermissionDeniedError,
     RopewalkError,
-    StorageError,
     said_of,
 )
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
-from ...core.settings import Settings, read_environment
+from ...core.settings import Settings
 from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
 from ...net.tcp import is_refused
 from ...server.chief.servicer import LockedJob
+from .companions import Companions
 from .job_saver import JobSaver
 from .share_keeper import ShareKeeper
-
-if TYPE_CHECKING:
-    from ...annexes.kubernetes.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +53,9 @@ class ChiefLoop:
         address: The chief's address; workers that do not have it ask a ps for it.
         controls: Controls of the ps, one each.
         saver: Saves the job.
-        settings: Periods, and whether the job's numbers are written for TensorBoard.
+        settings: Periods.
+        companions: Companions of the job.
         keeper: Says which ps lead, in a job whose shares move.
-
-    Raises:
-        ConfigurationError: Numbers for TensorBoard cannot be written.
-        StorageError: The model directory cannot be written.
     """
 
     def __init__(
@@ -75,6 +66,7 @@ class ChiefLoop:
         controls: Sequence[PsControl],
         saver: JobSaver,
         settings: Settings,
+        companions: Companions,
         keeper: ShareKeeper | None = None,
     ) -> None:
         self._locked_job = locked_job
@@ -92,20 +84,14 @@ class ChiefLoop:
         self._draining: list[TaskId] = []  # ps that were asked to stop
         self._refusal: RopewalkError | None = None  # of a ps to be led
         self._warned_of_replicas = False
-        self._summaries = open_job_summaries(settings, locked_job.clock.now())
-        self._status: StatusWriter | None = None
-        if read_environment("ROPEWALK_STATUS_OBJECT"):
-            from ...annexes.kubernetes.status_writer import status_writer
-
-            self._status = status_writer(locked_job)
+        self._companions = companions
 
     def start(self) -> None:
         """Start the loop's thread."""
         self._thread.start()
         if self._keeper is not None:
             self._keeper.start()
-        if self._status is not None:
-            self._status.start()
+        self._companions.start()
 
     def add(self, control: PsControl) -> None:
         """Renew the lease of a ps, too, that has come after :meth:`start`. From any thread."""
@@ -136,16 +122,9 @@ class ChiefLoop:
             for task in job.expire(now=now, there=there, late_s=late_s):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
             self._warn_of_replicas(job.members.uneven_replicas())
-        self._summarize()
+            self._companions.look(job, now)
+        self._companions.act()
         self._saver.begin_if_due()
-
-    def _summarize(self, *, is_last: bool = False) -> None:
-        if self._summaries is None:
-            return
-        with self._locked_job.open() as (job, now):
-            sample = self._summaries.sample(job, now, is_last=is_last)
-        if sample is not None:
-            self._summaries.write(sample)
 
     def _warn_of_replicas(self, counts: Mapping[TaskId, int]) -> None:
         if counts and not self._warned_of_replicas:
@@ -195,7 +174,6 @@ class ChiefLoop:
         self,
         *,
         global_step: int,
-        why_no_next: Callable[[], str | None],
         watch_s: float | None = None,
     ) -> bool:
         """Save, and leave the job to the next chief; the other tasks go on.
@@ -206,7 +184,6 @@ class ChiefLoop:
 
         Args:
             global_step: The last global step that the chief's program has seen.
-            why_no_next: Why no other chief follows; empty: one does; None: that cannot be known.
             watch_s: Time that the others are watched; None: where others train on meanwhile for a
                 quarter of ``leave_grace_s``, 15 seconds at most; else for three seconds, or for one
                 if it is known that another chief follows. Unit: seconds.
@@ -221,7 +198,7 @@ class ChiefLoop:
         if watch_s is None and trains:
             watch_s = max(_WATCH_S, min(_LONGEST_WATCH_S, _WATCH * self._settings.leave_grace_s))
         elif watch_s is None:
-            watch_s = _WATCH_S if why_no_next() is None else _KNOWN_WATCH_S
+            watch_s = _WATCH_S if self._companions.why_none_follows() is None else _KNOWN_WATCH_S
         until = now + watch_s
         saver.wait()
         with self._locked_job.open() as (job, _):
@@ -234,7 +211,7 @@ class ChiefLoop:
             clock.wait(self._leaving, 0.05)
         else:
             return False
-        if why := why_no_next():
+        if why := self._companions.why_none_follows():
             with self._locked_job.open() as (job, _):
                 job.stop(why)
             return False
@@ -305,8 +282,8 @@ class ChiefLoop:
         self._leaving.set()
         self._thread.join()
         self._attach(is_last=True)  # the last counters, for the status
-        self._summarize(is_last=True)
-        with self._locked_job.open() as (job, _):
+        with self._locked_job.open() as (job, now):
+            self._companions.look(job, now, is_last=True)
             if why_not_done:
                 job.fail(why_not_done)
             job.complete()
@@ -314,6 +291,7 @@ class ChiefLoop:
             # The last word, whatever the program ended by.
             if job.has_lost_variables or reason == why_not_done != "":
                 log.error("%s", reason)
+        self._companions.act()
         saver.record()
         if self._keeper is not None:
             self._keeper.stop()
@@ -438,8 +416,4 @@ class ChiefLoop:
             self._thread.join(_ATTACH_S * 2)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._saver.close()
-        if self._status is not None:
-            self._status.stop()
-        if self._summaries is not None:
-            with contextlib.suppress(StorageError):  # the log has it
-                self._summaries.close()
+        self._companions.close()

@@ -8,11 +8,8 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-from ...annexes.kubernetes.failed_peers import FailedPeers, failed_peers
-from ...annexes.kubernetes.own_job import why_none_follows
 from ...client.ps.control import PsControl
 from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
@@ -37,6 +34,7 @@ from ..data_plane.plane import DataPlane
 from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
+from .companions import LedJob, companions_of
 from .cutter import Cutter
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
@@ -86,7 +84,6 @@ class JobLeader:
         self._cutter: Cutter | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
-        self._failed_peers: FailedPeers | None = None
         self._joining = threading.Lock()
 
     def _new_control(self, task: TaskId, address: str) -> PsControl:
@@ -215,9 +212,11 @@ class JobLeader:
         self._saver = saver = JobSaver(self.locked_job, self._checkpointer, self._settings)
         if self._settings.shares_move and self._controls:
             self._keeper = saver.keeper = self._keep_shares(who, saver)
+        led = LedJob(self.locked_job, self._task.task, self._settings, asks_ps=not self._goes_on)
         self._loop = ChiefLoop(
-            self.locked_job, who, self.address, self._controls, saver, self._settings, self._keeper
-        )
+            self.locked_job, who, self.address, self._controls, saver, self._settings,
+            companions_of(led), self._keeper,
+        )  # fmt: skip
         if self._controls:
             self._cutter = self._new_cutter(who)
         self._loop.start()
@@ -226,10 +225,6 @@ class JobLeader:
             servers.shares = self._settings.ps_shares or self._num_servers
             servers.join = self._join_ps
         self._announcement = ChiefAnnouncement(self.address)
-        job = self._settings.job_id
-        self._failed_peers = failed_peers(self.locked_job, job, asks_ps=not self._goes_on)
-        if self._failed_peers is not None:
-            self._failed_peers.start()
         self._write_status()  # with the addresses: `ropewalk status` looks there
 
     def _warn_of_no_record(self) -> None:
@@ -413,10 +408,7 @@ class JobLeader:
 
     def hand_over(self, global_step: int) -> bool:
         """Leave the job to the next chief; False: it stops. See :meth:`ChiefLoop.hand_over`."""
-        if self._loop is None or not self._loop.hand_over(
-            global_step=global_step,
-            why_no_next=partial(why_none_follows, self._settings.job_id, self._task.task.type),
-        ):
+        if self._loop is None or not self._loop.hand_over(global_step=global_step):
             return False
         log.info("leaves the job to the next chief; the other tasks go on")
         return True
@@ -446,6 +438,6 @@ class JobLeader:
 
     def close(self) -> None:
         """Stop leading at once."""
-        for part in (self._failed_peers, self._announcement, self._loop, *self._controls):
+        for part in (self._announcement, self._loop, *self._controls):
             if part is not None:
                 part.close()

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from ....cluster.roles import CHIEF
 from ....core.errors import ConfigurationError
 from ....core.settings import Settings
-from ....launch.as_driver import cluster_client
 from ..client.calls import GatewayClient
 from ..client.routing import routes_to
+from .cluster_client import cluster_client
 from .tables import how_it_stands
 
 

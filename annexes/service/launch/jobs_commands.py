@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from ....core.terminal import terminal_line
-from ....launch.as_driver import cluster_client
 from ....launch.options.settings import caller_options, take_settings
 from ....launch.screen.echo import echo
+from .cluster_client import cluster_client
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
 

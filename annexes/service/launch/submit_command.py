@@ -10,11 +10,11 @@ import click
 
 from ....core.errors import ConfigurationError
 from ....core.settings import Settings
-from ....launch.as_driver import cluster_client
 from ....launch.options.program import program_arguments
 from ....launch.options.settings import caller_options, refuse_said, take_settings
 from ....launch.screen.echo import echo
 from ....launch.screen.plain import choose_display
+from .cluster_client import cluster_client
 from .cluster_option import cluster_option
 
 if TYPE_CHECKING:

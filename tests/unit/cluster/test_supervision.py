@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from ropewalk.annexes.kubernetes.container import container_policy
 from ropewalk.annexes.service.cluster.job import standalone_policy
 from ropewalk.cluster.supervision.decisions import LOST, Supervision, TaskRun
 from ropewalk.cluster.supervision.events import (
@@ -23,7 +24,6 @@ from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.launch.container import container_policy
 from ropewalk.launch.local.cluster import LocalRoles
 from ropewalk.launch.local.policy import local_policy
 

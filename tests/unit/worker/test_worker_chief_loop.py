@@ -19,11 +19,34 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.server.chief.servicer import LockedJob
 from ropewalk.worker.lead.checkpointer import Checkpointer
 from ropewalk.worker.lead.chief_loop import ChiefLoop
+from ropewalk.worker.lead.companions import Companions
 from ropewalk.worker.lead.job_saver import JobSaver
 from ropewalk.worker.lead.share_keeper import ShareKeeper
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
+
+
+class Knowing:
+    """A companion that knows whether another chief follows."""
+
+    def __init__(self, why_none_follows: str | None) -> None:
+        self._why = why_none_follows
+
+    def start(self) -> None:
+        pass
+
+    def look(self, job: Job, now: float, *, is_last: bool) -> None:
+        pass
+
+    def act(self) -> None:
+        pass
+
+    def why_none_follows(self) -> str | None:
+        return self._why
+
+    def close(self) -> None:
+        pass
 
 
 def make_loop(
@@ -33,11 +56,12 @@ def make_loop(
     checkpointer: object = None,
     keeper: object = None,
     settings: Settings = SETTINGS,
+    why_none_follows: str | None = None,
 ) -> ChiefLoop:
     saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), settings)
     return ChiefLoop(
         locked_job, who, "", cast(list[PsControl], controls), saver, settings,
-        cast(ShareKeeper, keeper),
+        Companions([Knowing(why_none_follows)]), cast(ShareKeeper, keeper),
     )  # fmt: skip
 
 
@@ -305,7 +329,7 @@ class Saved:
 
 
 @pytest.mark.parametrize(
-    ("drains_s", "leaves_s", "why_no_next", "reason"),
+    ("drains_s", "leaves_s", "why_none_follows", "reason"),
     [
         pytest.param(60, 60, "", "", id="alone"),
         pytest.param(2, 60, "", "/job:ps/task:0 was asked to stop", id="a ps, too"),
@@ -314,13 +338,13 @@ class Saved:
     ],
 )
 def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
-    drains_s: float, leaves_s: float, why_no_next: str, reason: str
+    drains_s: float, leaves_s: float, why_none_follows: str, reason: str
 ) -> None:
     clock = Watched()
     ps, saved = Answering(clock, drains_s), Saved()
     job = Job([(t, "") for t in (CHIEF, W0, W1, ps.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = make_loop(locked_job, who, [ps], saved)
+    loop = make_loop(locked_job, who, [ps], saved, why_none_follows=why_none_follows)
     worker = job.register(W0, now=0)
 
     def turn(now: float) -> None:
@@ -330,7 +354,7 @@ def test_a_chief_leaves_its_job_to_the_next_one_unless_all_are_to_stop(
 
     clock.turn = turn
     loop.start()
-    left = loop.hand_over(global_step=7, why_no_next=lambda: why_no_next, watch_s=5)
+    left = loop.hand_over(global_step=7, watch_s=5)
     loop.close()
     assert left is not bool(reason)
     assert reason in job.reason
@@ -359,11 +383,12 @@ def test_a_chief_looks_for_longer_where_nothing_stands_still_for_that(
     ps, saved = Answering(clock, drains_s), Saved()
     job = Job([(t, "") for t in (CHIEF, W0, ps.task)], chief=CHIEF, lease_s=1000, now=0)
     locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
-    loop = make_loop(locked_job, who, [ps], saved, settings=Settings(leave_grace_s=grace_s))
+    settings = Settings(leave_grace_s=grace_s)
+    loop = make_loop(locked_job, who, [ps], saved, settings=settings, why_none_follows=follows)
     job.register(W0, now=0, serves=serves)
     clock.turn = lambda _: loop._attach()
     loop.start()
-    assert loop.hand_over(global_step=7, why_no_next=lambda: follows) is leaves
+    assert loop.hand_over(global_step=7) is leaves
     loop.close()
 
 

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ..annexes.service.client.calls import GatewayClient, JobView
-from ..annexes.service.client.routing import routes_to
-from ..cluster.access.principal import DRIVER, Principal
-from ..cluster.resolvers.resolved import resolve
-from ..cluster.resolvers.simple import SimpleClusterResolver
-from ..cluster.roles import CHIEF
-from ..cluster.spec import ClusterSpec
-from ..core.backoff import Backoff
-from ..core.errors import (
+from ...cluster.access.principal import DRIVER, Principal
+from ...cluster.resolvers.resolved import resolve
+from ...cluster.resolvers.simple import SimpleClusterResolver
+from ...cluster.roles import CHIEF
+from ...cluster.spec import ClusterSpec
+from ...core.backoff import Backoff
+from ...core.errors import (
     ConfigurationError,
     JoinTimeoutError,
     PeerLostError,
@@ -29,20 +27,22 @@ from ..core.errors import (
     RopewalkError,
     said_of,
 )
-from ..core.exit_codes import ExitCode
-from ..core.process.threads import new_thread, nobody_waits
-from ..core.settings import Settings, load_settings, quiet_grpc
-from ..core.showing import Shown
-from ..core.states import Outcome
-from ..core.task import TaskId
-from ..core.terminal import terminal_line
-from ..distribute.program_cluster import enter_cluster, program_cluster
-from ..net.auth.own_job import with_own_job
-from ..proto.v1 import gateway_pb2
-from ..shipping import own_environment
-from .data_plane.servers import ServersPlane
-from .job_task import JobTask
-from .process.program import Ending, ending_of
+from ...core.exit_codes import ExitCode
+from ...core.process.threads import new_thread, nobody_waits
+from ...core.settings import Settings, load_settings, quiet_grpc
+from ...core.showing import Shown
+from ...core.states import Outcome
+from ...core.task import TaskId
+from ...core.terminal import terminal_line
+from ...distribute.program_cluster import enter_cluster, program_cluster
+from ...net.auth.own_job import with_own_job
+from ...proto.v1 import gateway_pb2
+from ...shipping import own_environment
+from ...worker.data_plane.servers import ServersPlane
+from ...worker.job_task import JobTask
+from ...worker.process.program import Ending, ending_of
+from .client.calls import GatewayClient, JobView
+from .client.routing import routes_to
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def connect(
 def _request(
     name: str, workers: int, ps: int, model: str, grace_s: float, settings: Mapping[str, Any]
 ) -> gateway_pb2.SubmitRequest:
-    from ..annexes.service.cluster.submission import SETTINGS, new_id
+    from .cluster.submission import SETTINGS, new_id
 
     name = name or Path(sys.argv[0] or "program").stem or "program"
     return gateway_pb2.SubmitRequest(

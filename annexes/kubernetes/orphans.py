@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core.process.threads import new_thread, nobody_waits
-from .processes.process import TaskProcess
+from ...core.process.threads import new_thread, nobody_waits
+from ...launch.processes.process import TaskProcess
 
 _POLL_S = 0.1
 

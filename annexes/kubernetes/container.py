@@ -20,31 +20,31 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..annexes.kubernetes.client.requests import require_client
-from ..annexes.kubernetes.own_job import ENDS_JOB, HOLDS
-from ..annexes.kubernetes.shipped_code import enter_shipped_code
-from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.resolvers.tf_config import TF_CONFIG
-from ..cluster.roles import PS, TASK_TYPES
-from ..cluster.supervision.decisions import Supervision, TaskRun
-from ..cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
-from ..cluster.supervision.exits import End, JobNeeds
-from ..cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
-from ..core.errors import RopewalkError
-from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
-from ..core.process.memory import out_of_memory_kills
-from ..core.process.orphans import inherit_orphans
-from ..core.process.threads import nobody_waits
-from ..core.settings import Settings, launcher_variables, read_environment
-from ..core.task import TaskId
-from ..worker.process.error_report import ERROR_COPY, read_report
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...cluster.resolvers.tf_config import TF_CONFIG
+from ...cluster.roles import PS, TASK_TYPES
+from ...cluster.supervision.decisions import Supervision, TaskRun
+from ...cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
+from ...cluster.supervision.exits import End, JobNeeds
+from ...cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
+from ...core.errors import RopewalkError
+from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ...core.process.memory import out_of_memory_kills
+from ...core.process.orphans import inherit_orphans
+from ...core.process.threads import nobody_waits
+from ...core.settings import Settings, launcher_variables, read_environment
+from ...core.task import TaskId
+from ...launch.processes.executor import Executor, Work
+from ...launch.processes.interrupts import on_interrupts
+from ...launch.processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
+from ...worker.process.error_report import ERROR_COPY, read_report
+from .client.requests import require_client
 from .orphans import Reaper, end_children
-from .processes.executor import Executor, Work
-from .processes.interrupts import on_interrupts
-from .processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
+from .shipped_code import enter_shipped_code
+from .variables import ENDS_JOB, HOLDS
 
 if TYPE_CHECKING:
-    from ..net.probe_port import HeldPort
+    from ...net.probe_port import HeldPort
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def run_supervised(task: ResolvedTask, arguments: Sequence[str], settings: Setti
         write_termination_message(TERMINATION_LOG, code, error)
         is_over = code == 0
         if task.is_chief:
-            from ..annexes.kubernetes.job_end import end_job
+            from .job_end import end_job
 
             reason = _sentence(code, error)
             is_over |= end_job(settings.job_id, task.task.type, code, reason=reason, stop=stop)
@@ -125,8 +125,8 @@ def _held_port(task: ResolvedTask, settings: Settings) -> "Iterator[HeldPort | N
     if not settings.health_port:
         yield None
         return
-    from ..net.probe_port import HeldPort
-    from ..worker.process.probes import probe_address
+    from ...net.probe_port import HeldPort
+    from ...worker.process.probes import probe_address
 
     try:
         held = HeldPort(probe_address(task, settings))
@@ -138,7 +138,7 @@ def _held_port(task: ResolvedTask, settings: Settings) -> "Iterator[HeldPort | N
 
 
 def _ended_before(settings: Settings) -> tuple[int, str] | None:
-    from ..annexes.kubernetes.job_end import ended_before
+    from .job_end import ended_before
 
     ended = ended_before(settings.job_id)
     if ended is not None:
@@ -148,7 +148,7 @@ def _ended_before(settings: Settings) -> tuple[int, str] | None:
 
 def _hold(task: ResolvedTask, settings: Settings, stop: threading.Event) -> None:
     """Stay until ``stop``, and answer probes: whatever ends is started again by a StatefulSet."""
-    from ..worker.process.probes import Probes
+    from ...worker.process.probes import Probes
 
     log.info("%s: nothing is left to do here; waiting for the end of the job", task.task)
     probes = Probes(task, settings)
