@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from ..engine.rows import gather_rows
 from ..server.ps.payload import BufferPayload
 from ..server.ps.session import Session
 from ..server.ps.store import Store
+
+if TYPE_CHECKING:
+    from ..server.ps.cut.cuts import ShareCuts
 
 
 class OwnMemory(Protocol):
@@ -74,11 +77,11 @@ class LocalPs:
 
     def mark_cut(self, number: int, mark: CutMark, timeout_s: float) -> None:  # noqa: ARG002
         """Tell the store where a cut is."""
-        self.store.cuts.mark(number, self.who, mark)
+        _cuts_of(self.store).mark(number, self.who, mark)
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
         """Read a piece of the values of a cut of the store."""
-        return self.store.cuts.kept(number, self.who).read(piece)
+        return _cuts_of(self.store).kept(number, self.who).read(piece)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
@@ -213,3 +216,9 @@ class _LocalAnswer:
         if reply.error is not None:
             raise reply.error
         return PushResult(reply.global_step, reply.staleness, reply.duplicate, reply.payload_bytes)
+
+
+def _cuts_of(store: Store) -> "ShareCuts":
+    from ..server.ps.cut.cuts import ShareCuts  # a program that trains alone never loads it
+
+    return store.part(ShareCuts)

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 from ...core.errors import LimitExceededError
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
-from .shard_table import ShardTable
+from .change_stream import Subscriber
+from .store import Store
 from .tensor_plan import COPY_BYTES
 
 log = logging.getLogger(__name__)
@@ -60,15 +61,15 @@ class BaseMark:
 BaseMarks = WeakKeyDictionary[PushTarget, BaseMark]
 
 
-class Bases:
+class Bases(Subscriber):
     """The moment of a store's last whole checkpoint for deltas. Thread-safe.
 
     Args:
-        table: The store's shards.
+        store: The store.
     """
 
-    def __init__(self, table: ShardTable) -> None:
-        self._table = table
+    def __init__(self, store: Store) -> None:
+        self._table = store.table
         self._lock = threading.Lock()
         self._checkpoint = ""  # empty: it is being written
         self._cut = 0
@@ -97,6 +98,10 @@ class Bases:
         with self._lock:
             is_current = checkpoint and checkpoint == self._checkpoint
             return self._marks if is_current else WeakKeyDictionary()
+
+    def interrupted(self, why: str) -> None:  # noqa: ARG002 - the interface's
+        """Note nothing any more: what a leader has sent was not noted."""
+        self.clear()
 
     def clear(self) -> None:
         """Note nothing any more."""

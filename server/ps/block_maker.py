@@ -9,10 +9,9 @@ from ...core.rules.definitions import ShardDefinition
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...engine.arena import Arena, Slab
-from ...engine.block import Block, warm_up
+from ...engine.block import Block
 from ...engine.push_target import PushTarget, RowsByKey
 from ...net.shared_memory import SharedSegment, has_huge_pages, unavailable
-from .replication.records import BlockCopyBegun
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
@@ -40,30 +39,14 @@ class BlockMaker:
 
     def new(self, shards: Sequence[ShardDefinition]) -> list[PushTarget]:
         """Make blocks for new shards, without values yet."""
-        return [self._new_block(group) for group in _group(shards)]
+        groups = _group(shards)
+        first, self._next = self._next, self._next + len(groups)
+        return [self._new_block(group, number) for number, group in enumerate(groups, first)]
 
-    def copied(self, copied: BlockCopyBegun) -> Block:
-        """Make a block of arrays as its leader has it, but for the values, which come in tiles."""
-        rules = [(entry, rule) for entry, rule in enumerate(copied.rules) if rule is not None]
-        for _, rule in rules:
-            warm_up(rule, copied.shards[0].variable.dtype)
-        self._next = max(self._next, copied.block + 1)
-        block = Block(copied.shards, self._arena(copied.shards), copied.block)
-        for entry, rule in rules:
-            block.bind(entry, rule)
-        for slot in copied.slots:
-            block.add_slot(slot)
-        block.versions[:] = copied.versions
-        block.updates[:] = copied.updates
-        block.initialized[:] = copied.initialized
-        block.applied = dict(copied.applied)
-        block.closures = copied.closures.copy()
-        return block
-
-    def table(self, shard: ShardDefinition, number: int) -> RowsByKey:
-        """Make a part of a table with the number that its leader gave it."""
+    def numbered(self, shards: Sequence[ShardDefinition], number: int) -> PushTarget:
+        """Make a block with the number that another ps gave it, without values yet."""
         self._next = max(self._next, number + 1)
-        return self._new_table(shard, number)
+        return self._new_block(shards, number)
 
     def slab(self, ps: TaskId, number: int) -> Slab:
         """Find the slab of shared memory with this number.
@@ -76,8 +59,7 @@ class BlockMaker:
             raise RefusedError(f"{ps} has no slab {number}, only {len(slabs)}", task=ps)
         return slabs[number]
 
-    def _new_block(self, shards: Sequence[ShardDefinition]) -> PushTarget:
-        number, self._next = self._next, self._next + 1
+    def _new_block(self, shards: Sequence[ShardDefinition], number: int) -> PushTarget:
         if shards[0].variable.table is not None:
             return self._new_table(shards[0], number)
         return Block(shards, self._arena(shards), number)

@@ -8,8 +8,16 @@ import numpy as np
 from ...core.errors import RefusedError
 from ...core.wire.memory import HEADER_BYTES
 from ...net.connection import Connection, Lender
-from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
+from ...net.shared_memory import APPLIED, FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment
 from ...net.wait import wait_for_counter
+
+_PAGE_BYTES = 4096
+
+
+def most_segment_bytes(max_step_bytes: int) -> int:
+    """Compute the size of the largest segment that a worker may hand over. Unit: bytes."""
+    # A worker's first segment is larger than it may need.
+    return max(max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
 
 
 class Payload(Protocol):

@@ -1,16 +1,34 @@
 """Marks of complete pushes, of workers and of closures, and the global step they make. Pure."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from ...core.errors import RefusedError
 from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import MAX_STEP_LEAD
+from ...core.wire.closure_pushes import ClosureMarks
 from ...engine.push_target import StepInfo
 from .closure_log import ClosurePushLog
 from .dedup import PushLog
-from .replication.records import LogCopied
 
 # Most tasks that a ps remembers, per worker that may be connected: those that come and go.
 _TASKS_PER_SESSION = 16
 _LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopied:
+    """The marks of complete pushes, and the global step, at one moment.
+
+    Attributes:
+        contents: Identity of what the share holds; see ``Store.contents``.
+    """
+
+    pushes: Mapping[TaskId, tuple[int, int]]
+    counted: Mapping[TaskId, tuple[int, int]]
+    closures: ClosureMarks
+    global_step: int
+    contents: int = 0
 
 
 class PushMarks:

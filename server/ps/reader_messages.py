@@ -1,11 +1,13 @@
 """Messages of a reader's session beside its steps: see :mod:`ropewalk.server.ps.readers`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array, as_bytes
 from ...core.errors import LimitExceededError, RefusedError, RopewalkError
+from ...core.task import Incarnation
 from ...core.wire import error_table
 from ...core.wire.bounds import MAX_NAME_BYTES, check_text
 from ...core.wire.followed_rows import FollowAnswer, answer_to_wire, request_from_wire
@@ -14,10 +16,27 @@ from ...engine.push_target import RowsByKey
 from ...net.connection import Connection, Lender
 from ...proto.v1 import session_pb2
 from .layout_compiler import compile_layout
-from .readers import NamedRows
+from .readers import NamedRows, Readers
+from .session_service import HandleMessage, ServeReader
 from .store import Store
 
+KeptRows = Callable[[Store, int, Incarnation], Sequence[Array]]
+"""Takes the rows of a cut that a reader has named."""
+
 _ID_BYTES = 8
+
+
+def reader_sessions(kept_rows: KeptRows) -> ServeReader:
+    """Make what serves a reader beside its steps, for as long as its session lasts."""
+
+    @contextmanager
+    def serve(
+        connection: Connection, store: Store, who: Incarnation, check: Callable[[str], None]
+    ) -> Iterator[HandleMessage]:
+        with store.part(Readers).session(who) as wanted:
+            yield ReaderMessages(connection, store, wanted, check, kept_rows).handle
+
+    return serve
 
 
 class ReaderMessages:
@@ -28,11 +47,18 @@ class ReaderMessages:
         store: The variables.
         wanted: Rows that it wants of one moment.
         check: Refuses an operation that this reader may not.
+        kept_rows: Takes the rows of a cut.
     """
 
     def __init__(
-        self, connection: Connection, store: Store, wanted: NamedRows, check: Callable[[str], None]
+        self,
+        connection: Connection,
+        store: Store,
+        wanted: NamedRows,
+        check: Callable[[str], None],
+        kept_rows: KeptRows,
     ) -> None:
+        self._kept_rows = kept_rows
         self._connection = connection
         self._store = store
         self._wanted = wanted
@@ -56,9 +82,9 @@ class ReaderMessages:
     def _follow(self, message: session_pb2.FollowRows) -> None:
         keys = np.empty(0, np.int64)
         try:
-            answer, keys = self._store.readers.changed(request_from_wire(message))
+            answer, keys = self._store.part(Readers).changed(request_from_wire(message))
             # As for a pull: a ps that leads no more knows nothing of later changes.
-            self._store.records.confirm_read()
+            self._store.confirm_read()
         except RopewalkError as error:
             answer, keys = FollowAnswer(error=error), np.empty(0, np.int64)
         wire = answer_to_wire(answer)
@@ -96,7 +122,7 @@ class ReaderMessages:
         ids = np.frombuffer(bytes(self._connection.read(waiting, lend)), np.int64)
         layout = compile_layout(self._store.table, [self._entry(each) for each in entries])
         ends = np.cumsum([each.rows for each in entries], dtype=np.int64)[:-1]
-        self._store.readers.want(self._wanted, layout, np.split(ids, ends))
+        self._store.part(Readers).want(self._wanted, layout, np.split(ids, ends))
 
     def _entry(self, message: session_pb2.KeptEntry) -> LayoutEntry:
         check_text(message.variable, MAX_NAME_BYTES, "the name of a variable", "a reader")
@@ -107,9 +133,9 @@ class ReaderMessages:
     def _read_kept(self, cut: int) -> None:
         answer, values = session_pb2.KeptRows(), list[Array]()
         try:
-            values += self._store.cuts.kept(cut, self._wanted.reader).take_rows()
+            values += self._kept_rows(self._store, cut, self._wanted.reader)
             self._wanted.rows = ()
-            self._store.records.confirm_read()
+            self._store.confirm_read()
         except RopewalkError as error:
             values = []
             answer.error.CopyFrom(error_table.to_detail(error))

@@ -9,17 +9,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError
-from ...core.settings import Settings
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation
 from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position, within
 from .layout import Layout
-from .shard_table import ShardTable
+from .store import Store
 
 _PLACES = 1 << 17  # looked at under the lock at a time: half a megabyte of positions
 _MOST_PLACES = 1 << 22  # in one answer
@@ -29,18 +27,6 @@ _GONE = 1 << 62  # from this cursor on come keys whose rows are gone
 
 
 _NO_KEYS = np.empty(0, np.int64)
-
-
-class ReadableStore(Protocol):
-    """The interface of :class:`~ropewalk.server.ps.store.Store` for readers."""
-
-    task: TaskId
-    settings: Settings
-    table: ShardTable
-
-    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Copy rows, flat, by range of the layout."""
-        ...
 
 
 @dataclass(slots=True)
@@ -65,7 +51,7 @@ class Readers:
         store: The variables.
     """
 
-    def __init__(self, store: ReadableStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._wanted: list[NamedRows] = []
@@ -160,7 +146,7 @@ class Readers:
                 )
             wanted.layout, wanted.rows = layout, rows
 
-    def rows_of(self, reader: Incarnation) -> list[Array]:
+    def rows_of(self, reader: Incarnation | None) -> list[Array]:
         """Copy the rows that a reader has named last.
 
         The caller lets no push be applied.

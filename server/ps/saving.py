@@ -22,7 +22,7 @@ from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
-from .bases import WHOLE, BaseMarks, SaveOrder
+from .bases import WHOLE, BaseMarks, Bases, SaveOrder
 from .cut.image import BlockImage, CutImage, copies_of_tables
 from .piece_copies import PieceCopies
 from .store import Store
@@ -98,9 +98,9 @@ def save_shards(
             image.check()
         writer.close()
     if order.may_be_base:
-        store.bases.commit(order.checkpoint, 0 if image is None else image.moment.number)
+        store.part(Bases).commit(order.checkpoint, 0 if image is None else image.moment.number)
     elif not order.base:
-        store.bases.clear()  # no delta follows
+        store.part(Bases).clear()  # no delta follows
     files = {file: writer.record}
     global_step = store.global_step if image is None else image.moment.global_step
     return SavedPart(
@@ -143,13 +143,13 @@ def _plan(store: Store, most: int, image: CutImage | None, order: SaveOrder) -> 
     """Plan before writing: a slot that is bound later waits for the next checkpoint."""
     if image is None:
         if order.may_be_base:
-            store.bases.begin()
+            store.part(Bases).begin()
         blocks = [BlockImage(block, most) for block in store.table.blocks()]
         tables = copies_of_tables(store.table.tables(), most)
     else:
         image.check()
         blocks, tables = image.blocks, image.tables
-    marks = store.bases.of(order.base)
+    marks = store.part(Bases).of(order.base)
     changed = {id(block): _changed_rows(block, marks, image) for block in blocks}
     return _SavePlan(
         [block for block in blocks if changed[id(block)] is None],

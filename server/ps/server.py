@@ -3,11 +3,11 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ...cluster.access.leadership import Leadership
-from ...cluster.replication.replica import ReplicaRole
 from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
@@ -21,20 +21,22 @@ from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
 from ...net.host import HostedServer, TaskHost
 from ...net.metrics_port import MetricsPort
-from ...net.unary import servicer
 from ...telemetry.catalogue import Sample
-from ...telemetry.task_metrics import follower_samples, ps_samples, task_samples
+from ...telemetry.task_metrics import ps_samples, task_samples
+from .cut.cuts import ShareCuts
+from .cut.servicer import CutCalls
 from .lease import ChiefLease
 from .model_dir import PsModelDir
-from .replication import following
-from .replication.following import FollowService
-from .replication.records import HandedOver
-from .replication.share import ReplicatedShare
-from .replication.shares import PsShares
-from .servicer import SERVICE, ParameterServerServicer
+from .reader_messages import reader_sessions
+from .readers import Readers
+from .servicer import SERVICE, ParameterServerServicer, calls_of
 from .session_limiter import SessionLimiter, connections_per_worker
 from .session_service import SessionService
+from .shares import OnlyShare, ServedShares
 from .store import Store
+
+if TYPE_CHECKING:
+    from .replication.servicer import ReplicationCalls
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,6 @@ log = logging.getLogger(__name__)
 _LOADED_S = 5.0
 _LONGEST_LOOK_S = 5.0  # for the chief: on a busy machine
 _MOST_FOLLOWED = 256  # connections of leaders of shares
-_HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 
 
 class PsServer(HostedServer):
@@ -77,38 +78,41 @@ class PsServer(HostedServer):
         self.lease = ChiefLease(self._clock, settings.job_id)
         # Of this process alone: whoever meets another one knows that it was started again.
         self.generation = secrets.randbits(62) + 1
-        self.shares = PsShares(task, settings, self.generation, lambda: self.lease.job)
+        replication = self._replication() if settings.shares_move else None
+        self.shares: ServedShares = (
+            replication.shares if replication else OnlyShare(task, settings, self.generation)
+        )
         per_worker = connections_per_worker(settings.ps_shares)
         self._limiter = limiter = SessionLimiter(task, settings.max_sessions, per_worker)
         self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
+        cuts = CutCalls(
+            task, self.shares, self.lease, lambda store, who: store.part(Readers).rows_of(who)
+        )
         calls = ParameterServerServicer(
-            task, self.shares, self.lease, self.generation, limiter, model_dir
+            task, self.shares, self.lease, self.generation, limiter, model_dir, cuts.save
         )
-        sessions = SessionService(self.shares, settings, limiter, self.lease.check_job)
-        follow = FollowService(
-            self.shares.at,
-            settings.max_step_bytes,
-            self._succeed,
-            partial(library.wait, time.monotonic() + _LOADED_S),
+        readers = reader_sessions(
+            lambda store, cut, who: store.part(ShareCuts).kept(cut, who).take_rows()
         )
+        sessions = SessionService(self.shares, settings, limiter, self.lease.check_job, readers)
+        served = {SESSION_SERVICE: sessions.serve}
+        if replication is not None:
+            served |= replication.services
         # Those of readers and of other ps have no place of a worker's.
         most = per_worker * (settings.max_sessions + sessions.most_readers) + _MOST_FOLLOWED
         self._host = TaskHost(
             task,
             threads=2 * settings.max_sessions + 16,
             settings=settings,
-            calls={SERVICE: servicer(SERVICE, calls)},
+            calls={SERVICE: calls_of(task, calls, cuts, replication)},
             guard=Guard(
                 task,
                 settings,
                 job=lambda: self.lease.job,
                 leadership=lambda: Leadership(has_chief, self.lease.leader),
             ),
-            sessions={
-                SESSION_SERVICE: sessions.serve,
-                following.SERVICE: follow.serve,
-            },
+            sessions=served,
             max_sessions=most,
             is_replicated=lambda: settings.ps_replicas < 2 or self.lease.is_replicated,
         )
@@ -131,11 +135,11 @@ class PsServer(HostedServer):
         library.load_in_background()
         log.info("ready at port %d", self._host.port)
 
-    def _succeed(
-        self, share: ReplicatedShare, leader: TaskId, said: HandedOver, take: Callable[[], None]
-    ) -> None:
-        self.lease.check_chief(said.chief)
-        self.shares.succeed(share, leader, said, take)
+    def _replication(self) -> "ReplicationCalls":
+        from .replication.servicer import ReplicationCalls  # most jobs have none
+
+        prepare = partial(library.wait, time.monotonic() + _LOADED_S)
+        return ReplicationCalls(self.task, self._settings, self.generation, self.lease, prepare)
 
     @property
     def store(self) -> Store:
@@ -195,16 +199,7 @@ class PsServer(HostedServer):
             max_sessions=self._settings.max_sessions,
             chief_silent_s=self.lease.silent_s,
         )
-        if self._settings.shares_move:
-            states = self.shares.states()
-            yield from follower_samples(
-                [each.role.value for each in states if each.role in _HELD],
-                [
-                    (each.share, follower.task, follower.position - follower.acknowledged)
-                    for each in states
-                    for follower in each.followers
-                ],
-            )
+        yield from self.shares.samples()
 
     def _samples(self) -> Iterator[Sample]:
         yield from task_samples(self.task, self.lease.job, draining=self.lease.draining)

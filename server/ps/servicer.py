@@ -1,42 +1,59 @@
 """The unary calls of a ps: messages in, calls of its shares, messages out. No decisions here."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from ...cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ...cluster.replication.reports import ShareState
+from google.protobuf.message import Message
+
 from ...cluster.roles import CHIEF
 from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
-from ...core.errors import CutVoidError
+from ...core.errors import MovedError
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
-from ...core.wire.bounds import (
-    MAX_LEASE_S,
-    MAX_NAME_BYTES,
-    MAX_NAMES,
-    check_count,
-    check_number,
-    check_text,
-)
-from ...core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
-from ...core.wire.same_fields import to_message
+from ...core.wire.bounds import MAX_NAMES, check_count
 from ...net.auth.guard import Visitor
+from ...net.unary import Servicer
 from ...proto.v1 import common_pb2, ps_pb2
-from .bases import SaveOrder
 from .lease import ChiefLease
 from .model_dir import PsModelDir
-from .replication.records import HandedOver
-from .replication.shares import PsShares
 from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
+from .shares import ServedShares
 from .store import Store
 
-WATCH_S = 0.5
-"""A call that waits for a change is answered after this long. Unit: seconds."""
+Save = Callable[[Store, Folder, ps_pb2.SaveShardsRequest], SavedPart]
+"""Writes a store's part of the checkpoint that is asked for to its folder."""
 
 SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+
+
+def calls_of(task: TaskId, *implementations: object) -> Servicer:
+    """Collect the calls of a ps from the objects that have them; what none has is refused.
+
+    Args:
+        task: The ps, for messages.
+        implementations: Objects with a method for each call that they serve.
+    """
+
+    def refuse(request: Message, _: Visitor) -> Message:
+        call = type(request).__name__.removesuffix("Request")
+        raise MovedError(
+            f"{task} does not serve {call}: it has its own share alone, and shares do not move "
+            "(ps_shares, ps_replicas); say the same of them on the chief and all ps",
+            task=task,
+        )
+
+    return {
+        method.name: next(
+            (getattr(each, method.name) for each in implementations if hasattr(each, method.name)),
+            refuse,
+        )
+        for method in SERVICE.methods
+    }
 
 
 class ParameterServerServicer:
@@ -49,16 +66,18 @@ class ParameterServerServicer:
         generation: Generation of this ps; if it changes, a client knows its variables are gone.
         limiter: Counts the workers that have a session.
         model_dir: Directory of the checkpoints.
+        save: Writes a part of a checkpoint.
     """
 
     def __init__(
         self,
         task: TaskId,
-        shares: PsShares,
+        shares: ServedShares,
         lease: ChiefLease,
         generation: int,
         limiter: SessionLimiter,
         model_dir: PsModelDir,
+        save: Save = lambda store, folder, _: save_shards(store, folder),
     ) -> None:
         self._task = task
         self._shares = shares
@@ -67,6 +86,7 @@ class ParameterServerServicer:
         self._limiter = limiter
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save", initializer=give_way)
         self._model_dir = model_dir
+        self._save = save
 
     def Define(self, request: ps_pb2.DefineRequest, visitor: Visitor) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
@@ -92,7 +112,7 @@ class ParameterServerServicer:
             visitor.check("define BIND")
             rule = codec.rule_from_wire(request.bind_rule)
             table.bind(request.bind_variables, rule, who)
-        store.records.confirm()
+        store.confirm()
         return ps_pb2.DefineResponse(
             held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
@@ -144,70 +164,10 @@ class ParameterServerServicer:
             store = self._shares.led(request.share)
             store.check_contents(request.expected_ps_generation)
             folder = self._model_dir.checkpoint(request.checkpoint)
-            image = store.cuts.kept(request.cut, None) if request.cut else None
-            order = SaveOrder(request.checkpoint, request.base, request.may_be_base)
-            part = self._saver.submit(save_shards, store, folder, image=image, order=order).result()
+            part = self._saver.submit(self._save, store, folder, request).result()
         except OSError as error:
             raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
         return _saved_to_wire(part, place)
-
-    # -- cuts ----------------------------------------------------------------------------------
-
-    def BeginCut(self, request: ps_pb2.BeginCutRequest, _: Visitor) -> ps_pb2.BeginCutResponse:
-        """Hold pushes that are not in a cut. A repeat changes nothing."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        check_number(request.hold_s, MAX_LEASE_S, "hold_s", self._task)
-        workers = {codec.incarnation_from_wire(each) for each in request.workers}
-        cuts = self._shares.led(request.share).cuts
-        reader = codec.incarnation_from_wire(request.reader) if request.HasField("reader") else None
-        cuts.begin(
-            request.cut,
-            workers,
-            request.hold_s,
-            with_slots=request.with_slots,
-            may_be_base=request.may_be_base,
-            reader=reader,
-            rows_only=request.rows_only,
-        )
-        return ps_pb2.BeginCutResponse()
-
-    def MarkCut(self, request: ps_pb2.MarkCutRequest, _: Visitor) -> ps_pb2.MarkCutResponse:
-        """Take a worker's mark. A repeat changes nothing."""
-        who = codec.sender_of(request)
-        self._lease.check_job(who)
-        cuts = self._shares.led(request.share).cuts
-        cuts.mark(request.cut, who, CutMark(request.sequence, request.pushes))
-        return ps_pb2.MarkCutResponse()
-
-    def FinishCut(self, request: ps_pb2.FinishCutRequest, _: Visitor) -> ps_pb2.FinishCutResponse:
-        """Wait until all workers have marked, or the cut is void. May be repeated."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        try:
-            moment = self._shares.led(request.share).cuts.finish(request.cut)
-        except CutVoidError as error:
-            return ps_pb2.FinishCutResponse(void_because=error.message)
-        return ps_pb2.FinishCutResponse(
-            global_step=moment.global_step,
-            marks=marks_to_wire(moment.marks),
-        )
-
-    def ReadCut(self, request: ps_pb2.ReadCutRequest, _: Visitor) -> ps_pb2.ReadCutResponse:
-        """Read a piece of the values of a cut that was taken for the caller. Each is read once, in
-        order.
-        """
-        who = codec.sender_of(request)
-        self._lease.check_job(who)
-        image = self._shares.led(request.share).cuts.kept(request.cut, who)
-        values = [elements_to_wire(each) for each in image.read(request.piece)]
-        return ps_pb2.ReadCutResponse(values=values)
-
-    def EndCut(self, request: ps_pb2.EndCutRequest, _: Visitor) -> ps_pb2.EndCutResponse:
-        """Let pushes go on, and keep nothing of a cut. Idempotent."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        self._shares.led(request.share).cuts.end(request.cut)
-        return ps_pb2.EndCutResponse()
-
-    # -- the chief -----------------------------------------------------------------------------
 
     def VerifyShards(
         self, request: ps_pb2.VerifyShardsRequest, _: Visitor
@@ -216,59 +176,6 @@ class ParameterServerServicer:
         reader = CheckpointReader(self._model_dir.checkpoint(request.checkpoint))
         reader.verify(list(request.files))
         return ps_pb2.VerifyShardsResponse()
-
-    def LeadShare(self, request: ps_pb2.LeadShareRequest, _: Visitor) -> ps_pb2.LeadShareResponse:
-        """Lead a share, or learn who follows. Idempotent by epoch."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        followers = tuple(codec.task_from_wire(task) for task in request.followers)
-        order = Lead(request.share, request.epoch, self._task, followers, request.leader_ended)
-        self._shares.at(request.share).lead(order)
-        return ps_pb2.LeadShareResponse()
-
-    def HandOverShare(
-        self, request: ps_pb2.HandOverShareRequest, _: Visitor
-    ) -> ps_pb2.HandOverShareResponse:
-        """Have another ps lead a share, and answer nothing else of it any more."""
-        chief = codec.incarnation_from_wire(request.chief)
-        self._lease.check_chief(chief)
-        successor = codec.task_from_wire(request.successor)
-        for address in (request.successor_address, request.address):
-            check_text(address, MAX_NAME_BYTES, "an address", self._task)
-        order = HandOver(request.share, request.epoch, self._task, successor)
-        said = HandedOver(request.epoch, chief, request.address)
-        self._shares.at(request.share).hand_over(order, request.successor_address, said)
-        return ps_pb2.HandOverShareResponse()
-
-    def GiveUpShare(
-        self, request: ps_pb2.GiveUpShareRequest, _: Visitor
-    ) -> ps_pb2.GiveUpShareResponse:
-        """Give up a share, and answer nothing else of it any more. Idempotent by epoch."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        order = GiveUpShare(request.share, request.epoch, self._task)
-        self._shares.at(request.share).give_up(order)
-        return ps_pb2.GiveUpShareResponse()
-
-    def CopyShare(self, request: ps_pb2.CopyShareRequest, _: Visitor) -> ps_pb2.CopyShareResponse:
-        """Begin to copy a share to another ps. Idempotent."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        follower = codec.task_from_wire(request.follower)
-        check_text(request.address, MAX_NAME_BYTES, "the address of a follower", follower)
-        order = CopyTo(request.share, request.epoch, self._task, follower)
-        self._shares.copy(order, request.address)
-        return ps_pb2.CopyShareResponse()
-
-    def WatchShares(
-        self, request: ps_pb2.WatchSharesRequest, _: Visitor
-    ) -> ps_pb2.WatchSharesResponse:
-        """Return the roles of this ps in its shares, after a change or a while."""
-        self._lease.check_chief(codec.incarnation_from_wire(request.chief))
-        changes, report = self._shares.watch(request.seen, WATCH_S)
-        return ps_pb2.WatchSharesResponse(
-            changes=changes,
-            ps_generation=report.process,
-            draining=report.draining,
-            shares=[_state_to_wire(state) for state in report.shares],
-        )
 
     def EndJob(
         self,
@@ -282,15 +189,6 @@ class ParameterServerServicer:
         else:
             self._lease.end(phase, request.reason)
         return ps_pb2.EndJobResponse()
-
-
-def _state_to_wire(state: ShareState) -> ps_pb2.ShareState:
-    role = getattr(ps_pb2, f"REPLICA_ROLE_{state.role.name}")
-    followers = [
-        to_message(ps_pb2.FollowerState, each, task=codec.task_to_wire(each.task))
-        for each in state.followers
-    ]
-    return to_message(ps_pb2.ShareState, state, role=role, followers=followers)
 
 
 def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse:

@@ -23,11 +23,12 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
 from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepHeader, StepReply
 from ...engine.push_target import PushTarget, StepInfo
+from .change_stream import PushRequest
 from .layout import Layout
 from .layout_compiler import compile_layout
 from .payload import Payload
 from .session_limiter import LAYOUT_MESSAGES, SessionRoom, StepRoom
-from .store import PushRequest, Store
+from .store import Store
 
 _SMALL_BYTES = 64 * 1024
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
@@ -211,8 +212,7 @@ class Session:
         self._store.count_bytes(sent=reply.payload_bytes)
         left = len(pull.ranges)
         has_changed = bool(step.sequence) and reply.error is None and not reply.duplicate
-        records = self._store.records
-        confirm = records.confirm if has_changed else records.confirm_read
+        confirm = self._store.confirm if has_changed else self._store.confirm_read
         if not left:
             confirm()
         answer.begin(reply)
@@ -271,7 +271,7 @@ class Session:
         self._pulled[step.pull_layout] = (step.request_id, versions)
         outcome = StepReply(step.request_id)
         outcome.put_result(result)
-        self._store.records.confirm()
+        self._store.confirm()
         answer.begin(outcome)
         answer.finish()
 

@@ -1,6 +1,7 @@
 """Sessions of other processes: messages in, calls of a :class:`Session`, answers out."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...cluster.access.principal import READER, Principal
@@ -20,13 +21,19 @@ from ...net.shared_memory import SharedSegment, answer_start
 from ...net.shares import one_caller
 from ...proto.v1 import session_pb2
 from .answers import ConnectionAnswer, SegmentAnswer
-from .payload import ConnectionPayload, Payload, SegmentPayload
-from .reader_messages import ReaderMessages
-from .replication.segments import most_segment_bytes
-from .replication.shares import PsShares
+from .payload import ConnectionPayload, Payload, SegmentPayload, most_segment_bytes
 from .session import Answer, Session
 from .session_limiter import SessionLimiter, SessionRoom, StepRoom
+from .shares import ServedShares
 from .store import Store
+
+HandleMessage = Callable[[session_pb2.ClientMessage, str | None, Lender], bool]
+"""Carries out a message of a session, if it knows its kind; returns whether it does."""
+
+ServeReader = Callable[
+    [Connection, Store, Incarnation, Callable[[str], None]], AbstractContextManager[HandleMessage]
+]
+"""Serves a reader beside its steps; the last argument refuses an operation."""
 
 READER_SHARE = 4
 """Readers have places of their own beside those of workers, a quarter as many."""
@@ -40,6 +47,7 @@ class SessionService:
         settings: Settings of this ps, for the bounds.
         limiter: Counts the workers.
         check_job: Refuses a worker of another job.
+        serve_reader: Serves readers; None: they are refused.
 
     Attributes:
         most_readers: Readers that may have a session, beside the workers.
@@ -47,12 +55,14 @@ class SessionService:
 
     def __init__(
         self,
-        shares: PsShares,
+        shares: ServedShares,
         settings: Settings,
         limiter: SessionLimiter,
         check_job: Callable[[Incarnation], None] = lambda who: None,  # noqa: ARG005
+        serve_reader: ServeReader | None = None,
     ) -> None:
         self._check_job = check_job
+        self._serve_reader_beside = serve_reader
         self._shares = shares
         self._settings = settings
         self._limiter = limiter
@@ -111,12 +121,13 @@ class SessionService:
             # Also where nobody has to show who they are: a reader's session reads.
             check_access(Principal(READER), operation, server=store.task)
 
+        if self._serve_reader_beside is None:
+            raise RefusedError(f"{store.task} serves no readers", task=store.task)
         # One that stops half-way, or does not read, would have memory and its place for ever.
         connection.frame_s = self._settings.request_timeout_s
-        with store.readers.session(who) as wanted:
+        with self._serve_reader_beside(connection, store, who, check) as handle:
             session = Session(store, who, check, room)
-            reading = ReaderMessages(connection, store, wanted, check)
-            messages = _Messages(connection, session, store, self._settings, reading)
+            messages = _Messages(connection, session, store, self._settings, handle)
             self._serve(connection, messages)
 
     def _serve(self, connection: Connection, messages: "_Messages") -> None:
@@ -134,9 +145,9 @@ class _Messages:
         session: Session,
         store: Store,
         settings: Settings,
-        reading: "ReaderMessages | None" = None,
+        handle_more: HandleMessage = lambda *_: False,
     ) -> None:
-        self._reading = reading
+        self._handle_more = handle_more
         self._connection = connection
         self._session = session
         self._store = store
@@ -162,9 +173,7 @@ class _Messages:
             self._find_memory(message.find_memory)
         elif kind == "map_slab":
             self._hand_over_slab(message.map_slab.number)
-        elif self._reading is not None and self._reading.handle(message, kind, lend):
-            return
-        else:
+        elif not self._handle_more(message, kind, lend):
             raise RefusedError(
                 f"a session goes on with steps, not with {kind or 'an empty message'}"
             )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
@@ -26,13 +27,11 @@ from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
 from .block_maker import BlockMaker
+from .change_stream import ChangeStream
 from .claims import Claims
 from .definition_checks import check_rule, check_same, check_same_variable, is_bound
 from .first_values import Held, initialize, restored_slots
 from .memory_limits import HeldBytes, MemoryLimits
-from .replication.copying import copy_to_all, post_tiles
-from .replication.records import BlockCopyBegun, RuleBound, TableCopyBegun
-from .replication.stream import RecordStream
 
 
 class ShardTable:
@@ -42,7 +41,8 @@ class ShardTable:
         task: The ps, for messages.
         settings: Settings, for the bounds.
         restored: Called with the global step of a checkpoint that new shards have values of.
-        records: Records to the ps that follow this one.
+        stream: Announces new blocks, and rules that are bound.
+        beside: Counts what the ps holds in other stores.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class ShardTable:
         task: TaskId,
         settings: Settings,
         restored: Callable[[int], None],
-        records: RecordStream,
+        stream: ChangeStream,
         beside: Callable[[], HeldBytes] = HeldBytes,
     ) -> None:
         self.task = task
-        self._records = records
+        self._stream = stream
         self._restored = restored
         # Serializes definitions, which may take long: lookups and counters only take
         # `_definitions`.
@@ -164,14 +164,15 @@ class ShardTable:
                 source = _first_values(block, entry, reader, check)
                 filled.append(Held(block, entry, who, source))
         while not self._publish(blocks, filled):
-            copy_to_all(self._records, blocks, filled)
+            for each in self._stream.subscribers:
+                each.defined(blocks, filled)
         if reader is not None:
             self._restored(reader.manifest.global_step)
 
     def _publish(self, blocks: Sequence[PushTarget], filled: Sequence[Held]) -> bool:
-        """Show new blocks to everybody, once every follower has them; whether it has."""
+        """Show new blocks to everybody, once every subscriber has them; whether it has."""
         with self._defining, self.publishing():
-            if not all(self._records.is_claimed(block.number) for block in blocks):
+            if not all(each.has_all(blocks) for each in self._stream.subscribers):
                 return False
             self._show(blocks, filled)
             return True
@@ -182,8 +183,6 @@ class ShardTable:
             shard = held.block.shards[held.entry]
             self._held[shard.key] = held
             self._parts.setdefault(shard.variable.name, []).append(shard.part)
-
-    # -- followers ---------------------------------------------------------------------------
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
@@ -196,50 +195,34 @@ class ShardTable:
         with self._definitions:
             return [self._held[shard.key] for shard in block.shards]
 
-    def install(self, copied: BlockCopyBegun) -> Block:
-        """Make a block as the leader has it, as its follower; the values come in tiles.
+    def install(
+        self,
+        shards: Sequence[ShardDefinition],
+        number: int,
+        who: Incarnation,
+        held: Callable[[PushTarget], Sequence[Held]],
+    ) -> None:
+        """Add a block with the number that another ps gave it; its values come later.
+
+        A part of a table is in memory where there is no folder for those that are larger.
+
+        Args:
+            shards: Shards of the block.
+            number: Number of the block.
+            who: Task to name in errors.
+            held: Prepares the block, and describes its shards, before anybody sees it.
 
         Raises:
             LimitExceededError: It does not fit.
-            CheckpointError: Its slots are yet to come from a checkpoint that cannot be read here.
+            ConfigurationError: A table is none.
         """
-        unbound = zip(copied.restored_from, copied.bound_by, strict=True)
-        readers = {path: CheckpointReader(path) for path, bound in unbound if path and not bound}
+        _warm_up_tables(shards)
         with self._defining:
-            self._limits.check_shards(copied.shards, self._blocks, copied.defined_by[0])
-            block = self._maker.copied(copied)
-            held = [
-                Held(block, entry, defined_by, readers.get(path), bound_by)
-                for entry, (defined_by, path, bound_by) in enumerate(
-                    zip(copied.defined_by, copied.restored_from, copied.bound_by, strict=True)
-                )
-            ]
+            self._limits.check_shards(shards, self._blocks, who)
+            block = self._maker.numbered(shards, number)
+            described = held(block)
             with self.publishing():
-                self._show([block], held)
-        return block
-
-    def install_table(self, copied: TableCopyBegun) -> RowsByKey:
-        """Make a part of a table, as follower, whose rows come next.
-
-        Without a folder for those that are larger than their memory, all of it is in memory.
-
-        Raises:
-            LimitExceededError: It does not fit.
-            ConfigurationError: It is no table.
-        """
-        _warm_up_tables([copied.shard])
-        with self._defining:
-            self._limits.check_shards([copied.shard], self._blocks, copied.defined_by)
-            block = self._maker.table(copied.shard, copied.block)
-            with self.publishing():
-                self._show([block], [Held(block, 0, copied.defined_by)])
-        return block
-
-    def bind_copied(self, block: Block, bound: RuleBound) -> None:
-        """Bind a shard's update rule, as follower."""
-        warm_up(bound.rule, block.dtype)
-        held = self.held_of(block)[bound.entry]
-        self._bind_one(held, bound.rule, bound.who, {}, bound.updates)
+                self._show([block], described)
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
         """List all shards held here of the wanted variables.
@@ -286,7 +269,7 @@ class ShardTable:
                 for held in unbound:
                     slots, updates = restored_slots(held, rule)
                     with self._defining:
-                        self._bind_one(held, rule, who, slots, updates)
+                        self.bind_one(held, rule, who, updates, slots)
 
     def _float_dtypes(self, names: Iterable[str]) -> set[DType]:
         with self._definitions:
@@ -296,14 +279,15 @@ class ShardTable:
         arrays = [block for block in blocks if isinstance(block, Block)]
         return {block.dtype for block in arrays if is_float(block.dtype)}
 
-    def _bind_one(
+    def bind_one(
         self,
         held: Held,
         rule: UpdateRule,
         who: Incarnation,
-        slots: Mapping[str, Array],
         updates: int,
+        slots: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
+        """Give a shard its update rule, and slots that are not to begin anew."""
         block, entry = held.block, held.entry
         if not isinstance(block, Block):
             raise TypeError(f"{block.shards[entry].label!r} is a table, which has its rule")
@@ -312,11 +296,9 @@ class ShardTable:
             for slot, rows in slots.items():
                 block.view(entry, slot)[...] = rows
             block.updates[entry] = updates
-            if self._records.followers:
-                self._records.post(RuleBound(block.number, entry, rule, who, updates))
-                if slots:
-                    post_tiles(self._records, block, entry)
-        held.bound_by = who
+            held.bound_by = who
+            for each in self._stream.subscribers:
+                each.bound(held, rule, who, has_slots=bool(slots))
 
     def _any_part(self, name: str) -> Held | None:
         parts = self._parts.get(name)

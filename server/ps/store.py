@@ -5,9 +5,10 @@ store has no global lock: definitions have one, the push log has one, and every 
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,56 +16,19 @@ from ...core.arrays.dtypes import Array, narrow
 from ...core.arrays.scaled_rows import SCALE_BYTES, first_bad_scale, pack_rows, unpack_rows
 from ...core.errors import FencedError, RefusedError
 from ...core.report import PsCounters
-from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.steps import Encoding, PushResult
 from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
-from ...net.shared_memory import SharedSegment
-from .bases import Bases
-from .cut.cuts import ShareCuts
-from .cut.image import CutImage, Moment
-from .cut.rooms import Rooms, make_rooms
+from .change_stream import BlockChange, ChangeStream, PushRequest, Subscriber
 from .layout import Layout, LayoutRange
 from .memory_limits import HeldBytes
-from .push_marks import PushMarks
-from .readers import Readers
-from .replication.copying import run_and_post
-from .replication.follower import Follower
-from .replication.records import (
-    BlockUpdated,
-    LogCopied,
-    PushCompleted,
-    Record,
-    StepRaised,
-    TaskRegistered,
-)
-from .replication.stream import RecordStream
+from .push_marks import LogCopied, PushMarks
 from .shard_table import ShardTable
-from .tensor_plan import piece_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PushRequest:
-    """A push and its row numbers; its values are fetched while it is applied.
-
-    Attributes:
-        rows: Rows or elements of each numbered range, strictly ascending int64; or keys.
-        changed: Id of a bound update rule -> the one to run instead.
-        segment: Shared memory that the values are in, if they are.
-    """
-
-    layout: Layout
-    rows: tuple[Array, ...]
-    info: StepInfo
-    step_increment: int = 0
-    changed: Mapping[int, UpdateRule] = field(default_factory=dict)
-    segment: SharedSegment | None = None
-
 
 _Taken = TypeVar("_Taken")
-_SMALL_BYTES = 64 * 1024
+_Part = TypeVar("_Part")
 _COUNTED_TABLES = 128  # in the status: each is a few numbers in every heartbeat
 _NO_KEYS = np.empty(0, np.int64)
 
@@ -84,11 +48,9 @@ class Store:
     Attributes:
         contents: Identity of what is held here: followers take it over, and a worker that finds
             another one knows that its variables are gone.
+        stream: Announces what happens here.
         table: The shards.
-        records: Records to the ps that follow this store.
-        cuts: Moments of all ps that are taken, or kept.
-        bases: Whole checkpoint since which it is known what changed.
-        readers: Readers of rows, which follow their changes.
+        beside: Counts what the ps holds in other stores.
     """
 
     def __init__(
@@ -102,16 +64,27 @@ class Store:
         self.settings = settings
         self.share = task.index if share is None else share
         self.contents = 1
-        self.records = RecordStream(settings.request_timeout_s)
-        self.table = ShardTable(task, settings, self.raise_global_step, self.records, beside)
-        self.cuts = ShareCuts(self._make_rooms, self._take_image, self._last_push)
-        self.bases = Bases(self.table)
-        self.readers = Readers(self)
-        self._beside = beside
+        self.stream = ChangeStream()
+        self.table = ShardTable(task, settings, self.raise_global_step, self.stream, beside)
+        self.beside = beside
+        self._parts: dict[object, Any] = {}
+        self._parts_lock = threading.Lock()
         self._marks_lock = threading.Lock()
         self._marks = PushMarks(task, settings.max_sessions)
         self._tally = PsCounters()  # of what happens; the rest is looked up
         self._tally_lock = threading.Lock()
+
+    def part(self, kind: "Callable[[Store], _Part]") -> _Part:
+        """Find the part of a kind that belongs to this store, as replication and cuts have one.
+
+        Args:
+            kind: Makes the part when it is asked for first.
+        """
+        with self._parts_lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind(self)
+            found: _Part = self._parts[kind]
+            return found
 
     def check_contents(self, expected: int) -> None:
         """Refuse who means the variables of a process before this one.
@@ -135,8 +108,8 @@ class Store:
         """Raise the global step to that of a checkpoint that was restored, at least."""
         with self._marks_lock:
             self._marks.global_step = max(self._marks.global_step, global_step)
-            if self.records.followers:
-                self.records.post(StepRaised(global_step))
+            for each in self.stream.subscribers:
+                each.step_raised(global_step)
 
     def register_incarnation(self, who: Incarnation) -> None:
         """Register an incarnation that opens a session; older ones of its task are fenced.
@@ -146,8 +119,8 @@ class Store:
         """
         with self._marks_lock:
             self._marks.register_incarnation(who)
-            if self.records.followers:
-                self.records.post(TaskRegistered(who))
+            for each in self.stream.subscribers:
+                each.registered(who)
 
     def push(
         self, push: PushRequest, fetch: Fetch, applied: Callable[[], None] = lambda: None
@@ -181,9 +154,8 @@ class Store:
         Blocks of a repeated push are not yielded.
         """
         info = push.info
-        gate = self.cuts.gate
-        if gate is not None:
-            gate.wait(info.who)
+        for each in self.stream.subscribers:
+            each.arrives(info.who)
         with self._marks_lock:
             fresh = self._marks.is_new(info)
             if self._marks.global_step > info.global_step:
@@ -221,41 +193,41 @@ class Store:
         *,
         is_last: bool,
     ) -> PushResult | None:
-        """Update a block; returns the push's result if it is complete with it."""
+        """Update a block; returns the push's result if it was counted with it."""
         with block.writing(work):
             if block.has_applied(info):
                 return None
-            image = self.cuts.image
-            if image is not None:
-                image.before(block, work)
-            if not self.records.followers:
+            subscribers = self.stream.subscribers
+            if not subscribers:
                 block.run(work, info)
                 return None
-            result: PushResult | None = None
+            change = BlockChange(block, push, info, tuple(work), is_last)
+            for each in subscribers:
+                each.before(change)
+            try:
+                block.run(work, info)
+            except BaseException as error:
+                for each in subscribers:
+                    each.failed(change, error)
+                raise
+            for each in subscribers:
+                each.done(change)
+            return change.result
 
-            def post(record: Record) -> None:
-                nonlocal result
-                if not is_last:
-                    self.records.post(record)
-                    return
-                # Pushes are complete in the order of their last records, on every replica.
-                with self._marks_lock:
-                    result = self._counted(push)
-                    self.records.post(record)
-
-            # Much that goes by value takes long to send, and the log is not to wait for that.
-            is_last = is_last and (push.segment is not None or _num_bytes(work) <= _SMALL_BYTES)
-            completes = push.step_increment if is_last else None
-            update = BlockUpdated(block.number, info, tuple(work), push.segment, completes)
-            run_and_post(block, update, post, self.records)
-            return result
+    @contextmanager
+    def completing(self, change: BlockChange) -> Iterator[None]:
+        """Count the push of a change, which is complete with it; no other one is meanwhile."""
+        with self._marks_lock:
+            change.result = self._counted(change.push)
+            yield
 
     def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
         """Complete a push all of whose blocks are updated."""
         with self._marks_lock:
             result = self._counted(push, fresh)
-            if not result.duplicate and self.records.followers:
-                self.records.post(PushCompleted(push.info, push.step_increment))
+            if not result.duplicate:
+                for each in self.stream.subscribers:
+                    each.complete(push.info, push.step_increment)
         return result
 
     def _counted(self, push: PushRequest, fresh: bool = True) -> PushResult:
@@ -269,70 +241,52 @@ class Store:
             self._tally.duplicates += not fresh
         return PushResult(self._marks.global_step, max(0, staleness), not fresh)
 
-    # -- cuts --------------------------------------------------------------------------------
+    def confirm(self) -> None:
+        """Wait until an answer about a change may leave.
 
-    def _last_push(self, who: Incarnation) -> int:
+        Raises:
+            RopewalkError: It may not.
+        """
+        for each in self.stream.subscribers:
+            each.confirm()
+
+    def confirm_read(self) -> None:
+        """Wait until an answer that has changed nothing may leave.
+
+        Raises:
+            RopewalkError: It may not.
+        """
+        for each in self.stream.subscribers:
+            each.confirm_read()
+
+    def interrupt(self, why: str) -> None:
+        """Tell all parts that what they keep or note of this store holds no longer."""
+        with self._parts_lock:
+            parts = [each for each in self._parts.values() if isinstance(each, Subscriber)]
+        for each in parts:
+            each.interrupted(why)
+
+    # -- marks of pushes ---------------------------------------------------------------------
+
+    def last_push(self, who: Incarnation) -> int:
         """Return the number of a worker's last complete push outside closures."""
         with self._marks_lock:
             return self._marks.last_push(who)
 
-    def _make_rooms(self, with_slots: bool, until: float) -> Rooms:
-        """Allocate memory for what pushes will change, until this time."""
-        most, room = self._cut_bounds(with_slots)
-        return make_rooms(self.table.blocks(), most, with_slots=with_slots, room=room, until=until)
-
-    def _cut_bounds(self, with_slots: bool) -> tuple[int, int]:
-        """Compute the bytes of a piece, and the most bytes of all copies."""
-        in_use = self.table.bytes_in_use()
-        most = piece_bytes(in_use) if with_slots else self.settings.max_message_bytes // 2
-        return most, max(0, self.table.max_bytes - in_use - self._beside().memory)
-
-    def _take_image(
-        self, moment: Moment, with_slots: bool, rows_only: bool, rooms: Rooms
-    ) -> CutImage:
-        """Keep the values of now, or rows of them; the caller lets no push be applied."""
-        most, room = self._cut_bounds(with_slots)
-        with self._tally_lock:
-            pushes = self._tally.pushes
-        if moment.may_be_base:
-            self.bases.begin(moment.number)
-        return CutImage(
-            self.task,
-            replace(moment, global_step=self.global_step, pushes=pushes),
-            () if rows_only else self.table.blocks(),
-            self.table.tables() if with_slots else (),
-            most=most,
-            room=room,
-            with_slots=with_slots,
-            rows=self.readers.rows_of(moment.reader) if rows_only and moment.reader else (),
-            rooms=rooms,
-        )
-
-    # -- followers ---------------------------------------------------------------------------
-
-    def attach(self, follower: Follower, *, has_all: bool = False) -> None:
-        """Send records to a follower from now on, after a copy of which pushes are complete.
-
-        Args:
-            follower: Gets them.
-            has_all: Whether it has exactly what is here, but for its marks, which may be ahead: of
-                a closure's run that has begun there, and pushed nothing.
-        """
-        numbers = {block.number for block in self.table.targets()} if has_all else set[int]()
+    @contextmanager
+    def at_rest(self) -> Iterator[LogCopied]:
+        """Let no push be completed and no block be added; yields a copy of the marks."""
         with self.table.publishing(), self._marks_lock:
-            follower.blocks |= numbers
-            follower.claimed |= numbers
-            self.records.attach(follower)
-            self.records.send(follower, self._marks.copied(self.contents))
+            yield self._marks.copied(self.contents)
 
     def take_log(self, log: LogCopied) -> None:
-        """Take over the leader's marks, as follower."""
+        """Take over the marks of another ps that has the same."""
         with self._marks_lock:
             self._marks.take(log)
             self.contents = log.contents
 
     def complete(self, info: StepInfo, step_increment: int) -> None:
-        """Note that a push is complete, as follower."""
+        """Note that a push is complete, as another ps counted it."""
         with self._marks_lock:
             self._marks.complete(info, step_increment)
 
@@ -408,6 +362,12 @@ class Store:
             self._tally.pulls += 1
             self._tally.bytes_out += sent
 
+    @property
+    def pushes(self) -> int:
+        """Number of pushes that were applied."""
+        with self._tally_lock:
+            return self._tally.pushes
+
     def count_refused(self) -> None:
         """Count a refused step."""
         with self._tally_lock:
@@ -450,10 +410,6 @@ def _values(
         return block.read(keys, own).reshape(-1), None
     value = part.array.value[where.start : where.stop]
     return (value if numbers is None else value.reshape(part.numbered, part.width)), numbers
-
-
-def _num_bytes(work: Sequence[UpdatePart]) -> int:
-    return sum(part.gradient.values.nbytes for part in work)
 
 
 def _copy(values: Array, rows: Array | None) -> Array:

@@ -28,12 +28,14 @@ from helpers.callers import (
     verdict_of,
 )
 from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.replication.configuration import Lead
 from ropewalk.collectives.server import CollectiveServer
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.error_table import from_detail
 from ropewalk.net.shared_memory import unavailable
 from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 from ropewalk.server.chief.server import ChiefServer
+from ropewalk.server.ps.replication.share import ReplicatedShare
 from ropewalk.server.ps.server import PsServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -176,8 +178,8 @@ class Cluster:
         self.way = Way(self.mode, self.folder, JOB)
         worker = TaskId("worker", 0)
         servers: dict[str, Any] = {
-            "ps": PsServer(TaskId("ps", 0), self.way.settings("ps"), has_chief=True),
-            "leaderless": PsServer(TaskId("ps", 0), self.way.settings("ps")),
+            "ps": self._ps(has_chief=True),
+            "leaderless": self._ps(has_chief=False),
             "chief": ChiefServer(
                 TaskId("chief", 0), [(worker, "")], self.way.settings("chief"), job_id=JOB
             ),
@@ -189,6 +191,16 @@ class Cluster:
         self._servers = servers
         self._stack = ExitStack()
         self._callers: dict[tuple[Any, str], Caller] = {}
+
+    def _ps(self, *, has_chief: bool) -> PsServer:
+        """A ps with all calls and services, which leads its share."""
+        task = TaskId("ps", 0)
+        settings = self.way.settings("ps").model_copy(update={"ps_replicas": 2})
+        server = PsServer(task, settings, has_chief=has_chief)
+        share = server.shares.at(0)
+        assert isinstance(share, ReplicatedShare)
+        share.lead(Lead(0, 1, task))
+        return server
 
     def stop(self) -> None:
         self._stack.close()

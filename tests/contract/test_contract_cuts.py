@@ -9,6 +9,7 @@ from helpers.ps_peers import ASSIGN, Ps, put, vector
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.errors import PermissionDeniedError
 from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.server.ps.cut.cuts import ShareCuts
 
 FIRST = Incarnation(TaskId("worker", 0), 1)
 
@@ -31,7 +32,7 @@ def test_a_cut_is_read_by_the_task_that_it_was_taken_for_alone(
     reads = ps.worker()
     reads.define(w)
     reads.push(put(w, ASSIGN, np.ones(300_000, np.float32)))
-    ps.store.cuts.begin(1, set(), 1.0, with_slots=False, reader=FIRST)
+    ps.store.part(ShareCuts).begin(1, set(), 1.0, with_slots=False, reader=FIRST)
     stranger = ps.worker(*other).peer
     assert isinstance(stranger, RemotePs)
     assert isinstance(reads.peer, RemotePs)
@@ -45,8 +46,8 @@ def test_a_cut_is_read_by_the_task_that_it_was_taken_for_alone(
 def test_what_a_checkpoint_writes_is_read_by_no_task(ps: Ps) -> None:
     worker = ps.worker()
     worker.define(vector("w", 3))
-    ps.store.cuts.begin(1, set(), 1.0, with_slots=True)
+    ps.store.part(ShareCuts).begin(1, set(), 1.0, with_slots=True)
     assert isinstance(worker.peer, RemotePs)
     with pytest.raises(PermissionDeniedError, match="was taken for a checkpoint"):
         worker.peer.read_cut(1, 0, 5.0)
-    assert ps.store.cuts.kept(1, None).moment.number == 1
+    assert ps.store.part(ShareCuts).kept(1, None).moment.number == 1

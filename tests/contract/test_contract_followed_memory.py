@@ -21,10 +21,12 @@ from ropewalk.core.task import TaskId
 from ropewalk.net.connection import Connection
 from ropewalk.net.shared_memory import unavailable
 from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.records import BlockUpdated, CopiedTile, Record
 from ropewalk.server.ps.replication.replaying import Replayer
 from ropewalk.server.ps.replication.segments import SegmentsReceived
 from ropewalk.server.ps.replication.share import ReplicatedShare
+from ropewalk.server.ps.replication.shares import PsShares
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
@@ -55,7 +57,9 @@ class Pair:
     def follow(self) -> None:
         """Copy the share, and count on the follower."""
         assert self.leader.server is not None
-        self.leader.server.shares.copy(CopyTo(0, 1, LEADER, FOLLOWER), self.follower.address)
+        shares = self.leader.server.shares
+        assert isinstance(shares, PsShares)
+        shares.copy(CopyTo(0, 1, LEADER, FOLLOWER), self.follower.address)
         wait_until(lambda: any(each.has_joined for each in self.share.state.followers), 20)
         self.share.lead(Lead(0, 2, LEADER, (FOLLOWER,)))
 
@@ -73,7 +77,9 @@ class Pair:
 def share_of(ps: Ps) -> ReplicatedShare:
     """Share 0 at a ps."""
     assert ps.server is not None
-    return ps.server.shares.at(0)
+    share = ps.server.shares.at(0)
+    assert isinstance(share, ReplicatedShare)
+    return share
 
 
 @pytest.fixture
@@ -208,7 +214,7 @@ def test_no_lock_is_held_while_a_ps_that_is_being_copied_to_is_slow(
 
 def followers(pair: Pair) -> tuple[Follower, ...]:
     """Those that the leader sends records to."""
-    return pair.share.store.records.followers
+    return pair.share.store.part(StoreRecords).stream.followers
 
 
 class Withholding:
@@ -217,11 +223,11 @@ class Withholding:
     shares_memory = False
 
     def __init__(self, share: ReplicatedShare) -> None:
-        self._records = share.store.records
+        self._records = share.store.part(StoreRecords).stream
         self._position = 0
         self.may_acknowledge = threading.Event()
         self.may_acknowledge.set()
-        share.store.attach(Follower(FOLLOWER, self))
+        share.store.part(StoreRecords).attach(Follower(FOLLOWER, self))
         self._records.need([FOLLOWER])
 
     def send(self, position: int, record: Record) -> None:

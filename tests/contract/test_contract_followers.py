@@ -23,15 +23,16 @@ from ropewalk.core.wire.closure_pushes import ClosureMarks
 from ropewalk.net.auth.guard import Guard
 from ropewalk.net.endpoint import Greeting, Service
 from ropewalk.net.host import TaskHost
+from ropewalk.server.ps.push_marks import LogCopied
 from ropewalk.server.ps.replication.follower import Follower
 from ropewalk.server.ps.replication.following import SERVICE, FollowService
 from ropewalk.server.ps.replication.joining import copy_store
 from ropewalk.server.ps.replication.link import RemoteLink
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.records import (
     CopiedTile,
     CopyCompleted,
     HandedOver,
-    LogCopied,
     TaskRegistered,
 )
 from ropewalk.server.ps.replication.share import ReplicatedShare
@@ -87,7 +88,7 @@ class Pair:
             leader,
             share=0,
             epoch=epoch,
-            stream=self.leader.store.records,
+            stream=self.leader.store.part(StoreRecords).stream,
             settings=self.settings,
         )
 
@@ -95,13 +96,13 @@ class Pair:
         """Copy the share, and need the follower."""
         link = self.link()
         copy_store(self.leader.store, Follower(FOLLOWER, link))
-        self.leader.store.records.need([FOLLOWER])
+        self.leader.store.part(StoreRecords).stream.need([FOLLOWER])
         return link
 
     def link_is_broken(self) -> bool:
         """Whether the leader knows; it looks now and then."""
         self.leader.check()
-        [follower] = self.leader.store.records.followers
+        [follower] = self.leader.store.part(StoreRecords).stream.followers
         return follower.broken is not None
 
 
@@ -115,7 +116,7 @@ def pair(
     try:
         yield both
     finally:
-        both.leader.store.records.detach(FOLLOWER)
+        both.leader.store.part(StoreRecords).stream.detach(FOLLOWER)
         both.host.stop(0)
 
 
@@ -142,7 +143,7 @@ def test_a_ps_follows_another(kind: str) -> None:
         def train(worker: Worker) -> None:
             for _ in range(10):
                 worker.push()
-                store.records.confirm()
+                store.part(StoreRecords).stream.confirm()
 
         both.follow()
         run_together(*(lambda each=each: train(each) for each in workers))
@@ -159,14 +160,14 @@ def test_a_follower_that_leads_takes_nothing_more_and_its_leader_answers_nobody(
         both.follow()
         worker = Worker(store, 0)
         worker.push()
-        store.records.confirm()
+        store.part(StoreRecords).stream.confirm()
         digest = digest_of(store)
         both.follower.lead(Lead(0, 2, FOLLOWER))
         worker.push()
         wait_until(both.link_is_broken, 10)
-        store.records.close(FencedError("another ps leads"))
+        store.part(StoreRecords).stream.close(FencedError("another ps leads"))
         with pytest.raises(FencedError):
-            store.records.confirm()
+            store.part(StoreRecords).stream.confirm()
         assert digest_of(both.follower.store) == digest
         again = Worker(both.follower.store, 0)
         again.pushes = 1
@@ -178,16 +179,16 @@ def test_a_ps_that_is_gone_breaks_the_link_and_answers_wait() -> None:
     with pair(settings) as both:
         store = both.leader.store
         lost: list[TaskId] = []
-        store.records.lost = lambda task, error: lost.append(task)
+        store.part(StoreRecords).stream.lost = lambda task, error: lost.append(task)
         both.follow()
         both.host.stop(0)
         wait_until(both.link_is_broken, 10)
         assert lost == [FOLLOWER]
         Worker(store, 0).push()
         with pytest.raises(PeerLostError, match="task:1 follows this ps"):
-            store.records.confirm()
-        store.records.need([])  # in the next epoch it goes on alone
-        store.records.confirm()
+            store.part(StoreRecords).stream.confirm()
+        store.part(StoreRecords).stream.need([])  # in the next epoch it goes on alone
+        store.part(StoreRecords).stream.confirm()
 
 
 def test_a_leader_of_an_earlier_epoch_is_not_followed() -> None:
@@ -195,9 +196,9 @@ def test_a_leader_of_an_earlier_epoch_is_not_followed() -> None:
         both.follow()
         both.follower.lead(Lead(0, 3, FOLLOWER))
         link = both.link(epoch=2)
-        both.leader.store.records.detach(FOLLOWER)
-        both.leader.store.attach(Follower(FOLLOWER, link))
-        [follower] = both.leader.store.records.followers
+        both.leader.store.part(StoreRecords).stream.detach(FOLLOWER)
+        both.leader.store.part(StoreRecords).attach(Follower(FOLLOWER, link))
+        [follower] = both.leader.store.part(StoreRecords).stream.followers
         wait_until(both.link_is_broken, 10)
         assert isinstance(follower.broken, FencedError)
         assert "leading in epoch 3" in str(follower.broken)
@@ -236,7 +237,7 @@ def test_a_leader_that_gives_up_ends_its_sessions_before_it_answers() -> None:
         share.give_up(GiveUpShare(0, 2, LEADER))
         assert ended.is_set()
         with pytest.raises(MovedError, match="another ps leads"):
-            store.records.confirm_read()
+            store.part(StoreRecords).stream.confirm_read()
     assert share.store is not store
 
 
@@ -250,12 +251,12 @@ def test_a_leader_that_is_counted_on_keeps_what_it_has_and_answers_nothing() -> 
         share.hand_over(HandOver(0, 2, LEADER, FOLLOWER), "ps1:1", HandedOver(2, ME, "ps0:1"))
         assert ended.is_set()
         with pytest.raises(PeerLostError):
-            store.records.confirm_read()
+            store.part(StoreRecords).stream.confirm_read()
         with pytest.raises(PeerLostError):
-            store.records.confirm()
+            store.part(StoreRecords).stream.confirm()
     share.lead(Lead(0, 3, LEADER))
     assert share.led() is store
-    store.records.confirm()
+    store.part(StoreRecords).stream.confirm()
 
 
 def test_a_ps_follows_without_a_copy_only_whom_it_has_handed_everything_over_to() -> None:
@@ -294,7 +295,7 @@ def test_an_order_of_the_chief_waits_for_the_one_that_the_leader_has_passed_on()
 
     share.succeed(order, take, open_former)
     said.join(10)
-    assert [each.task for each in share.store.records.followers] == [LEADER]
+    assert [each.task for each in share.store.part(StoreRecords).stream.followers] == [LEADER]
     assert (share.replica.role, share.replica.epoch) == (ReplicaRole.LEADING, 2)
 
 
@@ -337,13 +338,13 @@ def test_a_follower_that_takes_nothing_holds_up_no_push_for_longer_than_its_time
     with pair(settings, takes_nothing) as both:
         store = both.leader.store
         follower = Follower(FOLLOWER, both.link())
-        store.attach(follower)
+        store.part(StoreRecords).attach(follower)
         much = np.zeros(1 << 24, np.float32)
-        store.records.send(
+        store.part(StoreRecords).stream.send(
             follower, CopiedTile(0, 0, much.size, much)
         )  # no copy was begun: left out
         follower.blocks.add(0)
-        store.records.send(follower, CopiedTile(0, 0, much.size, much))
+        store.part(StoreRecords).stream.send(follower, CopiedTile(0, 0, much.size, much))
         assert isinstance(follower.broken, TimeoutError)
         Worker(store, 0).push()
         over.set()
@@ -353,11 +354,11 @@ def test_a_link_on_which_nothing_happens_stays() -> None:
     settings = Settings(insecure=True, shared_memory=False, request_timeout_s=0.2)
     with pair(settings) as both:
         both.follow()
-        [follower] = both.leader.store.records.followers
+        [follower] = both.leader.store.part(StoreRecords).stream.followers
         assert not threading.Event().wait(0.7)
         assert follower.broken is None
         Worker(both.leader.store, 0).push()
-        both.leader.store.records.confirm()
+        both.leader.store.part(StoreRecords).stream.confirm()
 
 
 def test_a_follower_that_was_cut_off_from_its_leader_lets_reads_there_end(

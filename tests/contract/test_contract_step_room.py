@@ -15,6 +15,7 @@ from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.connection import Connection, temporary
 from ropewalk.proto.v1 import session_pb2
+from ropewalk.server.ps.readers import Readers
 
 SIZE = 6 * 1024**2  # elements; more bytes than sockets hold
 READS = vector("w", SIZE)
@@ -73,7 +74,7 @@ def test_a_reader_that_stops_half_way_is_not_served_for_ever(
 ) -> None:
     ps = start("tcp", request_timeout_s=0.2)
     fill(ps)
-    served = ps.store.readers
+    served = ps.store.part(Readers)
     reader = Incarnation(TaskId("reader", 7), 1)
     with closing(remote("tcp", ps.address, reader, worker_settings("tcp"))) as peer:
         peer.connect(scaled(5.0))
@@ -96,4 +97,4 @@ def test_a_reader_that_asks_nothing_keeps_its_session(start: Callable[..., Ps]) 
         for _ in range(2):
             assert not threading.Event().wait(0.3)
             assert client.pull(get(READS))[0][-1] == 1
-        assert len(ps.store.readers._wanted) == 1
+        assert len(ps.store.part(Readers)._wanted) == 1

@@ -17,13 +17,15 @@ from ropewalk.core.wire.closure_pushes import ClosureRun
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2
+from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.replication.follower import Follower
 from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
 from ropewalk.server.ps.replication.records import Record
 from ropewalk.server.ps.replication.replaying import Replayer
-from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.store import Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
 FOLLOWER = TaskId("ps", 1)
@@ -75,7 +77,7 @@ class Link:
                 data, payload = item
                 message = replication_pb2.Record.FromString(data)
                 self._replayer.take(self._decoder.decode(message, memoryview(payload)))
-                self._leader.records.acknowledge(self, message.position)
+                self._leader.part(StoreRecords).stream.acknowledge(self, message.position)
         except BaseException as error:
             self.failure = error
             raise

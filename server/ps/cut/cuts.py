@@ -1,33 +1,31 @@
 """Cuts of one share on the ps that leads it: pushes that wait, and the values once all have marked.
 
-At most one cut is under way, and at most one is kept. A store asks :attr:`ShareCuts.gate` before it
-applies a push, and :attr:`ShareCuts.image` before it changes a block; without a cut both are None.
+At most one cut is under way, and at most one is kept. As long as there is one, a push waits at
+:attr:`ShareCuts.gate`, and :attr:`ShareCuts.image` keeps what a block had before it changes.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
+from ....core.arrays.dtypes import Array
 from ....core.errors import CutVoidError
 from ....core.task import Incarnation
 from ....core.wire.cut_marks import CutMark
+from ..bases import Bases
+from ..change_stream import BlockChange, Subscriber
+from ..store import Store
+from ..tensor_plan import piece_bytes
 from . import marks
 from .image import CutImage, Moment
 from .marks import CutState, ShareCut
-from .rooms import Rooms
+from .rooms import Rooms, make_rooms
 
 log = logging.getLogger(__name__)
 
 _ROOM_PART = 0.5  # of the longest hold: other ps may hold by then, and still wait for marks
-
-MakeRooms = Callable[[bool, float], Rooms]
-"""Makes memory for values, with slots or without, up to a time of ``time.monotonic``."""
-
-TakeImage = Callable[[Moment, bool, bool, Rooms], CutImage]
-"""Returns the values of now, with slots or without, or only the rows that the reader has named;
-``Moment`` lacks what the store knows."""
 
 
 class CutGate:
@@ -95,33 +93,44 @@ class CutGate:
             self._change.notify_all()
 
 
-class ShareCuts:
+class ShareCuts(Subscriber):
     """Cuts of one share. Thread-safe.
 
     Args:
-        make_rooms: Makes memory to keep values in.
-        take_image: Keeps the values of now.
-        applied: Number of a worker's last push outside closures.
+        store: Content of the share.
 
     Attributes:
-        gate: Gate that pushes ask whether they may be applied; None: they may.
+        gate: Gate at which pushes wait; None: they do not.
         image: Image that is asked before values are changed; None: nothing is kept.
     """
 
-    def __init__(
-        self,
-        make_rooms: MakeRooms,
-        take_image: TakeImage,
-        applied: Callable[[Incarnation], int],
-    ) -> None:
-        self._make_rooms = make_rooms
-        self._take_image = take_image
-        self._applied = applied
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._lock = threading.Lock()
         self._beginning = threading.Lock()  # memory is made once, though an order may be repeated
         self._last: CutGate | None = None
         self.gate: CutGate | None = None
         self.image: CutImage | None = None
+
+    def _listen(self) -> None:
+        """Listen to pushes as long as there is a cut."""
+        self._store.stream.keep(self, lambda: self.gate is not None or self.image is not None)
+
+    def arrives(self, who: Incarnation) -> None:
+        """Let a push wait that is not in the cut under way."""
+        gate = self.gate
+        if gate is not None:
+            gate.wait(who)
+
+    def before(self, change: BlockChange) -> None:
+        """Keep what a push is about to change."""
+        image = self.image
+        if image is not None:
+            image.before(change.block, change.parts)
+
+    def interrupted(self, why: str) -> None:
+        """Keep nothing of any cut."""
+        self.abandon(why)
 
     def begin(
         self,
@@ -132,7 +141,7 @@ class ShareCuts:
         with_slots: bool,
         may_be_base: bool = False,
         reader: Incarnation | None = None,
-        rows_only: bool = False,
+        rows: Callable[[], Sequence[Array]] | None = None,
     ) -> None:
         """Begin to hold the pushes that are not in a cut. What was kept of another one is dropped.
 
@@ -146,7 +155,7 @@ class ShareCuts:
             with_slots: Whether slots are wanted, or values alone.
             may_be_base: Whether what changes from then on is to be noted.
             reader: Task that alone may read the values; None: they are for a checkpoint.
-            rows_only: Whether only the rows are wanted that the reader has named.
+            rows: Copies the rows that the reader has named, if these alone are wanted.
 
         Raises:
             FencedError: A later cut was begun.
@@ -155,7 +164,7 @@ class ShareCuts:
             rooms: Rooms = {}
             if self._last is None or self._last.cut.number < number:
                 self.abandon(f"cut {number} was begun")  # its memory is free for this one
-                if not rows_only:
+                if rows is None:
                     rooms = self._make_rooms(with_slots, time.monotonic() + hold_s * _ROOM_PART)
             with self._lock:
                 before = self._last.cut if self._last is not None else None
@@ -168,10 +177,49 @@ class ShareCuts:
                     moment = Moment(
                         after.number, dict(after.marks), may_be_base=may_be_base, reader=reader
                     )
-                    self.image = self._take_image(moment, with_slots, rows_only, rooms)
+                    self.image = self._take_image(moment, rows, rooms, with_slots=with_slots)
 
                 self._last = self.gate = gate = CutGate(cut, taken)
+                self._listen()
                 gate.start()
+
+    def _make_rooms(self, with_slots: bool, until: float) -> Rooms:
+        """Allocate memory for what pushes will change, until this time."""
+        most, room = self._bounds(with_slots=with_slots)
+        blocks = self._store.table.blocks()
+        return make_rooms(blocks, most, with_slots=with_slots, room=room, until=until)
+
+    def _bounds(self, *, with_slots: bool) -> tuple[int, int]:
+        """Compute the bytes of a piece, and the most bytes of all copies."""
+        store = self._store
+        in_use = store.table.bytes_in_use()
+        most = piece_bytes(in_use) if with_slots else store.settings.max_message_bytes // 2
+        return most, max(0, store.table.max_bytes - in_use - store.beside().memory)
+
+    def _take_image(
+        self,
+        moment: Moment,
+        rows: Callable[[], Sequence[Array]] | None,
+        rooms: Rooms,
+        *,
+        with_slots: bool,
+    ) -> CutImage:
+        """Keep the values of now, or rows of them; no push is applied meanwhile."""
+        store = self._store
+        most, room = self._bounds(with_slots=with_slots)
+        if moment.may_be_base:
+            store.part(Bases).begin(moment.number)
+        return CutImage(
+            store.task,
+            replace(moment, global_step=store.global_step, pushes=store.pushes),
+            store.table.blocks() if rows is None else (),
+            store.table.tables() if with_slots else (),
+            most=most,
+            room=room,
+            with_slots=with_slots,
+            rows=() if rows is None else rows(),
+            rooms=rooms,
+        )
 
     def mark(self, number: int, who: Incarnation, mark: CutMark) -> None:
         """Take a worker's mark.
@@ -180,7 +228,7 @@ class ShareCuts:
             CutVoidError: This cut is not under way.
             FencedError: It is over, or does not wait for this worker.
         """
-        self._current(number).mark(who, mark, self._applied(who))
+        self._current(number).mark(who, mark, self._store.last_push(who))
 
     def finish(self, number: int) -> Moment:
         """Wait until all workers have marked; which moment it is.
@@ -227,6 +275,7 @@ class ShareCuts:
             if image is not None and image.moment.number == number:
                 image.drop("the chief has given it up")
                 self.image = None
+            self._listen()
 
     def abandon(self, why: str) -> None:
         """Let all pushes go on, and keep nothing of any cut."""
@@ -239,11 +288,13 @@ class ShareCuts:
         if self.image is not None:
             self.image.drop(why)
         self.gate = self.image = None
+        self._listen()
 
     def _open(self, gate: CutGate) -> None:
         with self._lock:
             if self.gate is gate:
                 self.gate = None
+                self._listen()
 
     def _current(self, number: int) -> CutGate:
         gate = self._last

@@ -12,34 +12,19 @@ look at whole shards.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from ....core.errors import MovedError, PeerLostError, RopewalkError
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
 from ..first_values import Held
 from .follower import Follower
-from .records import BlockCopyBegun, BlockSet, BlockUpdated, CopiedTile, Record
+from .records import BlockCopyBegun, CopiedTile
 from .stream import RecordStream
 from .tile_room import MOST_TILE, TILES_AHEAD, TileRoom
 
 _LEAST_TILE = 512 * 1024  # bytes
 _QUICK_S, _SLOW_S = 0.002, 0.005  # to send a tile, which is done under the block's lock
-
-
-def copy_to_all(stream: RecordStream, blocks: Sequence[PushTarget], held: Sequence[Held]) -> None:
-    """Copy new blocks, which nobody uses yet, to every follower that is there."""
-    for follower in stream.followers:
-        for block in blocks:
-            if stream.claim(follower, block.number):
-                own = [each for each in held if each.block is block]
-                try:
-                    copy_target(stream, block, own, follower)
-                except PeerLostError as error:
-                    # It has half of the block. If it is needed, answers wait for the chief's word.
-                    stream.give_up(follower, error)
 
 
 def copy_target(
@@ -92,7 +77,7 @@ def copy_block(
             stream.wait_for(follower, sent.pop(0))
         with block.lock:
             began = time.monotonic()
-            is_cut = is_one_shard and all(map(_has_kernel, block.rules))
+            is_cut = is_one_shard and all(map(has_kernel, block.rules))
             start, stop = stop, min(size, stop + _elements(block, num_bytes)) if is_cut else size
             _send_tile(stream, follower, block, slice(start, stop), room)
             if is_one_shard:
@@ -124,63 +109,6 @@ def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
         slots = {name: slot[part] for name, slot in block.slots.items()}
         stream.post(CopiedTile(block.number, start, stop, block.value[part], slots))
         start = stop
-
-
-def run_and_post(
-    block: PushTarget, update: BlockUpdated, post: Callable[[Record], None], stream: RecordStream
-) -> None:
-    """Run a push on a block that others follow. The caller holds the block's lock.
-
-    The record goes first, so that followers work at the same time. An update that another
-    processor may compute otherwise is sent as the values that it leaves.
-
-    Args:
-        block: The block.
-        update: Update that the push makes to it.
-        post: Posts the record, and counts the push if it is complete with it.
-        stream: Record stream of the store.
-
-    Raises:
-        Exception: What a rule without a kernel raises; followers have what it left.
-        MovedError: A kernel failed after its record was sent: this ps leads no more.
-    """
-    parts, info = update.parts, update.info
-    if not isinstance(block, Block) or all(_has_kernel(part.rule) for part in parts):
-        post(update)
-        try:
-            block.run(parts, info)
-        except BaseException as error:
-            failure = MovedError(f"an update failed on this ps that its followers have: {error!r}")
-            stream.close(failure)
-            raise failure from error
-        return
-    try:
-        block.run(parts, info)
-    except BaseException:
-        stream.post(_values_of(block, update, has_run=False))
-        raise
-    values = _values_of(block, update, has_run=True)
-    try:
-        post(values)
-    except RopewalkError:  # the push is fenced, and what it has done here stays
-        stream.post(replace(values, completes=None))
-        raise
-
-
-def _values_of(block: Block, update: BlockUpdated, *, has_run: bool) -> BlockSet:
-    tiles = []
-    for start, stop in sorted({(part.where.start, part.where.stop) for part in update.parts}):
-        slots = {name: slot[start:stop] for name, slot in block.slots.items()}
-        tiles.append(CopiedTile(block.number, start, stop, block.value[start:stop], slots))
-    return BlockSet(
-        block.number,
-        update.info if has_run else None,
-        tuple(tiles),
-        tuple(block.versions.tolist()),
-        tuple(block.updates.tolist()),
-        tuple(block.initialized.tolist()),
-        update.completes if has_run else None,
-    )
 
 
 def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
@@ -217,5 +145,6 @@ def _elements(block: Block, num_bytes: int) -> int:
     return max(1, num_bytes // (width * per_element)) * width
 
 
-def _has_kernel(rule: UpdateRule | None) -> bool:
+def has_kernel(rule: UpdateRule | None) -> bool:
+    """Return whether a rule leaves the same bits on every processor."""
     return rule is None or bool(rule.kernels)

@@ -14,10 +14,11 @@ from ....net.listener import GREETING_TIMEOUT_S
 from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
+from ..payload import most_segment_bytes
 from .leader_records import LeaderRecords
 from .record_codec import RecordDecoder, handed_over, has_arrived
 from .records import HandedOver
-from .segments import SegmentsReceived, most_segment_bytes
+from .segments import SegmentsReceived
 from .share import ReplicatedShare
 
 SERVICE = "follow"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ..store import Store
 from .copying import copy_target
 from .follower import Follower
+from .posting import StoreRecords
 from .records import CopyCompleted
 from .tile_room import TileRoom
 
@@ -29,9 +30,10 @@ def copy_store(
         PeerLostError: The link broke, or the follower is too slow.
         LimitExceededError: More rows of a table are evicted meanwhile than it has.
     """
-    stream = store.records
+    records = store.part(StoreRecords)
+    stream = records.stream
     if attach is None:
-        store.attach(follower)
+        records.attach(follower)
     else:
         attach()
     room = TileRoom.create() if follower.link.shares_memory else None

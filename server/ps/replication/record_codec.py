@@ -14,6 +14,7 @@ from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, StepInfo, UpdatePart
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
+from ..push_marks import LogCopied
 from .records import (
     BlockCopyBegun,
     BlockSet,
@@ -22,7 +23,6 @@ from .records import (
     CopiedTile,
     CopyCompleted,
     HandedOver,
-    LogCopied,
     PushCompleted,
     Record,
     RowsCopied,

@@ -14,6 +14,7 @@ from ....core.task import Incarnation, TaskId
 from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import Gradient, StepInfo, UpdatePart
 from ....net.shared_memory import SharedSegment
+from ..push_marks import LogCopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +89,6 @@ class StepRaised:
     """The global step is at least this, by a restored checkpoint."""
 
     global_step: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogCopied:
-    """The marks of complete pushes, and the global step: the first record of a copy.
-
-    Attributes:
-        contents: Identity of what the share holds; see ``Store.contents``.
-    """
-
-    pushes: Mapping[TaskId, tuple[int, int]]
-    counted: Mapping[TaskId, tuple[int, int]]
-    closures: ClosureMarks
-    global_step: int
-    contents: int = 0
 
 
 @dataclass(frozen=True, slots=True)

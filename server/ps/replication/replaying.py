@@ -2,8 +2,12 @@
 
 from typing import assert_never
 
-from ....engine.block import Block
-from ....engine.push_target import RowsByKey
+from ....core.checkpoint import CheckpointReader
+from ....core.errors import RefusedError
+from ....engine.block import Block, warm_up
+from ....engine.push_target import PushTarget, RowsByKey
+from ..first_values import Held
+from ..push_marks import LogCopied
 from ..store import Store
 from . import records
 
@@ -35,9 +39,9 @@ class Replayer:
         elif isinstance(record, records.CopiedTile):
             self._take_tile(record)
         elif isinstance(record, records.BlockCopyBegun):
-            self._blocks[record.block] = self._store.table.install(record)
+            self._install(record)
         elif isinstance(record, records.TableCopyBegun):
-            self._tables[record.block] = self._store.table.install_table(record)
+            self._install_table(record)
         elif isinstance(record, records.RowsCopied):
             table = self._tables[record.block]
             with table.writing():
@@ -47,13 +51,12 @@ class Replayer:
         elif isinstance(record, records.TableCopied):
             self._take_state(record)
         elif isinstance(record, records.RuleBound):
-            block = self._blocks[record.block]
-            self._store.table.bind_copied(block, record)
+            self._bind(record)
         elif isinstance(record, records.TaskRegistered):
             self._store.register_incarnation(record.who)
         elif isinstance(record, records.StepRaised):
             self._store.raise_global_step(record.global_step)
-        elif isinstance(record, records.LogCopied):
+        elif isinstance(record, LogCopied):
             self._store.take_log(record)
         elif isinstance(record, (records.Checked, records.HandedOver)):
             pass
@@ -61,6 +64,51 @@ class Replayer:
             self.is_whole = True
         else:
             assert_never(record)
+
+    def _install(self, copied: records.BlockCopyBegun) -> None:
+        """Make a block as the leader has it; the values come in tiles.
+
+        Raises:
+            LimitExceededError: It does not fit.
+            CheckpointError: Its slots are yet to come from a checkpoint that cannot be read here.
+        """
+        unbound = zip(copied.restored_from, copied.bound_by, strict=True)
+        readers = {path: CheckpointReader(path) for path, bound in unbound if path and not bound}
+
+        def held(block: PushTarget) -> list[Held]:
+            if not isinstance(block, Block):
+                raise RefusedError(f"block {copied.block} is a table, and came as an array")
+            _take_copy(block, copied)
+            self._blocks[copied.block] = block
+            sources = zip(copied.defined_by, copied.restored_from, copied.bound_by, strict=True)
+            return [
+                Held(block, entry, defined_by, readers.get(path), bound_by)
+                for entry, (defined_by, path, bound_by) in enumerate(sources)
+            ]
+
+        self._store.table.install(copied.shards, copied.block, copied.defined_by[0], held)
+
+    def _install_table(self, copied: records.TableCopyBegun) -> None:
+        """Make a part of a table, whose rows come next.
+
+        Raises:
+            LimitExceededError: It does not fit.
+            ConfigurationError: It is no table.
+        """
+
+        def held(block: PushTarget) -> list[Held]:
+            if not isinstance(block, RowsByKey):
+                raise RefusedError(f"block {copied.block} is no table, and came as one")
+            self._tables[copied.block] = block
+            return [Held(block, 0, copied.defined_by)]
+
+        self._store.table.install([copied.shard], copied.block, copied.defined_by, held)
+
+    def _bind(self, bound: records.RuleBound) -> None:
+        block = self._blocks[bound.block]
+        warm_up(bound.rule, block.dtype)
+        held = self._store.table.held_of(block)[bound.entry]
+        self._store.table.bind_one(held, bound.rule, bound.who, bound.updates)
 
     def _update(self, record: records.BlockUpdated) -> None:
         block = self._tables.get(record.block) or self._blocks[record.block]
@@ -101,3 +149,18 @@ def _copy_tile(block: Block, tile: records.CopiedTile) -> None:
     block.value[where] = tile.value
     for name, values in tile.slots.items():
         block.slots[name][where] = values
+
+
+def _take_copy(block: Block, copied: records.BlockCopyBegun) -> None:
+    """Give a new block all that the leader's has, but for the values."""
+    for entry, rule in enumerate(copied.rules):
+        if rule is not None:
+            warm_up(rule, block.dtype)
+            block.bind(entry, rule)
+    for slot in copied.slots:
+        block.add_slot(slot)
+    block.versions[:] = copied.versions
+    block.updates[:] = copied.updates
+    block.initialized[:] = copied.initialized
+    block.applied = dict(copied.applied)
+    block.closures = copied.closures.copy()

@@ -11,17 +11,9 @@ from collections.abc import Sequence
 
 from ....core.arrays.dtypes import Array
 from ....core.errors import RefusedError
-from ....core.wire.memory import HEADER_BYTES
-from ....net.shared_memory import FIRST_SEGMENT_BYTES, SharedSegment
+from ....net.shared_memory import SharedSegment
 
-_PAGE_BYTES = 4096
 _MAX_SEGMENTS = 8192  # a session has two at a time
-
-
-def most_segment_bytes(max_step_bytes: int) -> int:
-    """Compute the size of the largest segment that a worker may hand over. Unit: bytes."""
-    # A worker's first segment is larger than it may need.
-    return max(max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
 
 
 class SegmentsSent:

@@ -20,6 +20,7 @@ from ..store import Store
 from .follower import Follower, FollowerLink
 from .joining import copy_store
 from .leader_records import LeaderRecords
+from .posting import StoreRecords
 from .records import HandedOver
 from .share_part import SharePart
 from .stream import RecordStream
@@ -123,23 +124,22 @@ class ReplicatedShare:
                 raise part.fenced(f"cannot lead share {self.number} in epoch {order.epoch}")
             if after is part.replica:
                 return
-            store, records = part.store, part.store.records
+            stream = part.stream
             if former is not None:  # before a report says that this ps leads
-                store.attach(former, has_all=True)
+                part.records.attach(former, has_all=True)
                 part.joined = frozenset([former.task])
             if part.replica.role is ReplicaRole.FOLLOWING:  # what its leader has sent was not noted
-                store.bases.clear()
-                store.cuts.abandon("this ps has followed meanwhile")
+                part.store.interrupt("this ps has followed meanwhile")
             part.successor, part.is_even = None, False
             part.replica = after
             part.break_link()
-            for follower in records.followers:
+            for follower in stream.followers:
                 if follower.task in after.needs:
                     follower.lead_in(after.epoch)
                 else:  # and hears nothing of this epoch
-                    records.detach(follower.task)
+                    stream.detach(follower.task)
             part.joined &= frozenset(after.needs)
-            records.need(after.needs)
+            stream.need(after.needs)
         log.info("leads share %d in epoch %d", self.number, order.epoch)
         part.changed()
 
@@ -149,7 +149,7 @@ class ReplicatedShare:
             return None
         [former] = order.followers
         try:
-            return Follower(former, open_former(self._part.store.records))
+            return Follower(former, open_former(self._part.stream))
         except (OSError, RopewalkError) as error:  # the chief hears that there is no link to it
             log.warning("%s does not follow share %d: %s", former, self.number, error)
             return None
@@ -241,7 +241,7 @@ class ReplicatedShare:
             self._is_ending = True
             store = part.store
             part.sessions.cancel()
-        store.cuts.abandon("another ps is to lead the share")
+        store.interrupt("another ps is to lead the share")
         has_ended = part.sessions.ended_within(_ENDED_S)
         if not has_ended:
             log.warning("share %d is handed over while something is under way", self.number)
@@ -258,16 +258,15 @@ class ReplicatedShare:
         part = self._part
         part.break_link()
         part.replica, part.is_even = after, is_even
-        records = part.store.records
-        records.need([part.task])  # which has no link here
+        part.stream.need([part.task])  # which has no link here
         part.sessions.cancel()
-        return records
+        return part.stream
 
     def check(self) -> None:
         """Ask the followers, as leader, whether they follow still, so that reads need not."""
         part = self._part
-        if part.store.records.followers:
-            part.store.records.check()
+        if part.stream.followers:
+            part.stream.check()
 
     @contextmanager
     def serving(self, cancel: Callable[[], None] = lambda: None) -> Iterator[Store]:
@@ -310,7 +309,7 @@ class ReplicatedShare:
 
     def _led(self) -> Store:
         part = self._part
-        if part.replica.role is not ReplicaRole.LEADING or part.store.records.is_closed:
+        if part.replica.role is not ReplicaRole.LEADING or part.stream.is_closed:
             raise part.moved(part.described(), part.replica.epoch)
         if self._is_ending:
             raise part.moved("another ps is to lead it", part.replica.epoch)
@@ -335,14 +334,14 @@ class ReplicatedShare:
             if after is None:
                 return
             part.replica = after
-            store = part.store
+            store, stream = part.store, part.stream
 
         follower: Follower | None = None
 
         def copy() -> None:
             nonlocal follower
             try:
-                follower = Follower(order.follower, open_link(order, address, store.records))
+                follower = Follower(order.follower, open_link(order, address, stream))
                 copy_store(store, follower, lambda: self._attach(store, order, follower))
                 self._count(store, follower)
             except (OSError, RopewalkError) as error:
@@ -364,9 +363,10 @@ class ReplicatedShare:
             if part.store is not store or part.replica.copies_to != follower.task:
                 raise FencedError(f"the chief has changed who follows share {self.number}")
             part.replica = replica.copy_sent(part.replica)
-            store.records.need(part.replica.needs)
+            stream = part.stream
+            stream.need(part.replica.needs)
             position = follower.position
-        store.records.wait_for(follower, position)
+        stream.wait_for(follower, position)
         with self._lock:
             if follower.task in part.replica.needs:
                 part.joined |= {follower.task}
@@ -381,7 +381,7 @@ class ReplicatedShare:
             is_current = (now.copies_to, now.epoch) == (order.follower, order.epoch)
             if part.store is not store or not is_current:
                 raise FencedError(f"the chief has changed who follows share {self.number}")
-            store.attach(follower)
+            part.records.attach(follower)
             if self._is_closed:  # it may have come too late for `close` to remove it
                 raise FencedError(f"{part.task} ends")
 
@@ -389,13 +389,14 @@ class ReplicatedShare:
         part = self._part
         if follower is not None:
             follower.cancel()
+        stream = store.part(StoreRecords).stream
         with self._lock:
             is_current = part.store is store and part.replica.epoch == order.epoch
             if is_current and part.replica.copies_to == order.follower:
                 part.replica = replica.copy_broken(part.replica)
             # One that is needed stays: the chief hears that it is lost.
             if follower is not None and not follower.is_needed:
-                store.records.remove(follower)
+                stream.remove(follower)
         part.changed()
 
     # -- following -----------------------------------------------------------------------------
@@ -448,7 +449,7 @@ class ReplicatedShare:
                 )
             part.replica = after
             part.is_even = False
-            part.store.records.need(())
+            part.stream.need(())
             part.link = records = LeaderRecords(part, leader, break_link, is_whole=True)
         log.info("follows %s in share %d, which it led before", leader, self.number)
         part.changed()
@@ -459,6 +460,6 @@ class ReplicatedShare:
         part = self._part
         self._is_closed = True  # without the lock, which a call on a link may hold
         self._part.break_link()
-        for follower in part.store.records.followers:
+        for follower in part.stream.followers:
             with suppress(OSError):
-                part.store.records.remove(follower)
+                part.stream.remove(follower)

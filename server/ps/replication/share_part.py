@@ -13,7 +13,9 @@ from ....core.settings import Settings
 from ....core.task import TaskId
 from ..memory_limits import HeldBytes
 from ..store import Store
+from .posting import StoreRecords
 from .sessions import RunningSessions
+from .stream import RecordStream
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class SharePart:
         lock: Held by whoever reads or changes the others.
         replica: Role and state of this ps in the share.
         store: The share's content; replaced when this ps follows another leader.
+        records: Posts what happens to the store.
+        stream: Stream of these records.
         link: The link of the leader that this ps follows, or followed last; None: of none.
         joined: Followers that the chief may count on.
         successor: The ps that this one has been told to hand the share over to last, and has not
@@ -79,8 +83,10 @@ class SharePart:
     def _renew(self, contents: int) -> None:
         self.store = store = Store(self.task, self._settings, self.number, self._beside)
         store.contents = contents
-        store.records.closed = self.changed
-        store.records.lost = lambda task, error: self._link_lost(store, task, error)
+        self.records = store.part(StoreRecords)
+        self.stream = stream = self.records.stream
+        stream.closed = self.changed
+        stream.lost = lambda task, error: self._link_lost(stream, task, error)
         self.joined: frozenset[TaskId] = frozenset()
         self.successor: ShareLeader | None = None
         self.is_even = False
@@ -97,21 +103,21 @@ class SharePart:
         """
         self.break_link()
         self.replica = after
-        before = self.store.records
+        before = self.stream
         self._renew(contents)
         before.close(self.moved(why, after.epoch))
         for follower in before.followers:
             before.detach(follower.task)
         self.sessions.cancel()
 
-    def _link_lost(self, store: Store, task: TaskId, error: BaseException) -> None:
+    def _link_lost(self, stream: RecordStream, task: TaskId, error: BaseException) -> None:
         """Handle a link that broke. Its end, or a record that found it broken, says so; any
         thread.
         """
-        needs = any(each.task == task and each.is_needed for each in store.records.followers)
+        needs = any(each.task == task and each.is_needed for each in stream.followers)
         if isinstance(error, FencedError) and needs:
             # The follower knows of a later epoch: this ps leads no more.
-            store.records.close(MovedError(f"share {self.number} is led elsewhere: {error}"))
+            stream.close(MovedError(f"share {self.number} is led elsewhere: {error}"))
         log.warning("the link of share %d to %s broke: %s", self.number, task, error)
         self.changed()
 
@@ -121,24 +127,22 @@ class SharePart:
     def state(self) -> ShareState:
         """State of the share on this ps."""
         # Without the lock, which a record that is carried out may hold for long.
-        now, store = self.replica, self.store
-        state = ShareState(
-            self.number, now.role, now.epoch, now.is_whole and not store.records.is_closed
-        )
+        now, store, stream = self.replica, self.store, self.stream
+        state = ShareState(self.number, now.role, now.epoch, now.is_whole and not stream.is_closed)
         if now.role is not ReplicaRole.LEADING:
             return state
         counters = store.counters()
         return replace(
             state,
-            followers=tuple(self._followers(now, store)),
+            followers=tuple(self._followers(now, stream)),
             held_bytes=counters.value_bytes + counters.slot_bytes,
             pushes=counters.pushes,
             received_bytes=counters.bytes_in,
         )
 
-    def _followers(self, now: Replica, store: Store) -> Iterator[FollowerState]:
+    def _followers(self, now: Replica, stream: RecordStream) -> Iterator[FollowerState]:
         joined, copies_to = self.joined, now.copies_to
-        for each in store.records.followers:
+        for each in stream.followers:
             yield FollowerState(
                 each.task,
                 has_joined=each.task in joined,

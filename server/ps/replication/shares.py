@@ -2,18 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ....cluster.replication.configuration import CopyTo, Lead
 from ....cluster.replication.replica import GRANT_S, ReplicaRole
 from ....cluster.replication.reports import PsReport, ShareState
-from ....core.errors import FencedError, MovedError, RefusedError
+from ....core.errors import FencedError, RefusedError
 from ....core.process.memory import memory_bytes
 from ....core.process.threads import new_thread
 from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
 from ....core.wire.bounds import MAX_NAME_BYTES, check_text
+from ....telemetry.catalogue import Sample
+from ....telemetry.task_metrics import follower_samples
 from ..memory_limits import HeldBytes
 from ..store import Store
 from .follower import FollowerLink
@@ -24,19 +26,19 @@ from .stream import RecordStream
 
 log = logging.getLogger(__name__)
 
+_HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 _MAX_SHARES = 4096  # a number from the network makes no more
 
 
 class PsShares:
-    """The shares of one ps. Thread-safe.
+    """The shares of one ps, where they move. Thread-safe.
 
-    If shares do not move, a ps leads its own from the start. Otherwise the chief says who leads:
-    this process may be a second one, started after the share was lost here, or one more than the
-    job had at its start.
+    The chief says who leads: this process may be a second one, started after the share was lost
+    here, or one more than the job had at its start.
 
     Args:
         task: Task of this ps.
-        settings: Settings of this ps; they say whether shares move.
+        settings: Settings of this ps.
         process: Identity of this process.
         job: The job served here; empty: none yet.
     """
@@ -53,12 +55,9 @@ class PsShares:
         self._change = threading.Condition()
         self._changes = 1
         self.draining = False
-        own = self.at(task.index)
+        self.at(task.index)
         self._closing = threading.Event()
-        if not settings.shares_move:
-            own.lead(Lead(task.index, 1, task))
-        else:
-            new_thread("check-followers", self._check, failed=self._check_failed).start()
+        new_thread("check-followers", self._check, failed=self._check_failed).start()
 
     def _check(self) -> None:
         while not self._closing.wait(GRANT_S / 4):
@@ -74,21 +73,12 @@ class PsShares:
 
         Raises:
             RefusedError: There are no such shares.
-            MovedError: This ps has its own share alone.
         """
         if number >= _MAX_SHARES:
             raise RefusedError(f"share {number} is beyond {_MAX_SHARES}")
         with self._lock:
             share = self._shares.get(number)
             if share is None:
-                if number != self._task.index and not self._settings.shares_move:
-                    raise MovedError(
-                        f"{self._task} has share {self._task.index} alone, and was asked for "
-                        f"{number}: its shares do not move (ps_shares, ps_replicas); say the same "
-                        "of them on the chief and all ps",
-                        task=self._task,
-                        share=number,
-                    )
                 share = self._shares[number] = ReplicatedShare(
                     number,
                     self._task,
@@ -194,6 +184,18 @@ class PsShares:
     def states(self) -> list[ShareState]:
         """List the state of each share on this ps, by number."""
         return [share.state for share in self._all()]
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield roles of this ps, and how far its followers are behind."""
+        states = self.states()
+        return follower_samples(
+            [each.role.value for each in states if each.role in _HELD],
+            [
+                (each.share, follower.task, follower.position - follower.acknowledged)
+                for each in states
+                for follower in each.followers
+            ],
+        )
 
     def drain(self) -> None:
         """Report that this ps was asked to leave."""

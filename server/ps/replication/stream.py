@@ -31,6 +31,7 @@ class RecordStream:
 
     Args:
         timeout_s: Timeout of a wait for acknowledgements. Unit: seconds.
+        changed: Called when :attr:`is_used` may have changed.
 
     Attributes:
         followers: Replaced as a whole, so that no lock is needed to see that there is none.
@@ -38,11 +39,12 @@ class RecordStream:
         closed: Called when this ps leads no more.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, changed: Callable[[], None] = lambda: None) -> None:
         self.followers: tuple[Follower, ...] = ()
         self.lost: Callable[[TaskId, BaseException], None] = lambda task, error: None  # noqa: ARG005
         self.closed: Callable[[], None] = lambda: None
         self._timeout_s = timeout_s
+        self._use_changed = changed
         self._silence_s = min(timeout_s, _SILENCE_S)
         self._lock = threading.Lock()
         self._changed = threading.Condition()  # acknowledgements, and who is needed
@@ -53,6 +55,7 @@ class RecordStream:
         """Send records to a follower from now on; answers do not wait for it yet."""
         with self._lock:
             self.followers = (*self.followers, follower)
+        self._use_changed()
 
     def detach(self, task: TaskId) -> None:
         """Send nothing more to a ps. If it is needed, answers wait until it is not any more."""
@@ -73,6 +76,7 @@ class RecordStream:
             if not follower.is_read:
                 follower.link.close()
             self._changed.notify_all()
+        self._use_changed()
 
     def post(self, record: Record) -> None:
         """Send a record to every follower that is to have it."""
@@ -131,6 +135,7 @@ class RecordStream:
                 follower.is_needed = follower.task in needed
             self._missing = needed - {follower.task for follower in self.followers}
             self._changed.notify_all()
+        self._use_changed()
 
     def acknowledge(self, link: FollowerLink, position: int) -> None:
         """Note that a follower has all records up to a position, as its link says."""
@@ -181,12 +186,18 @@ class RecordStream:
         with self._changed:
             self._closed = self._closed or error
             self._changed.notify_all()
+        self._use_changed()
         self.closed()
 
     @property
     def is_closed(self) -> bool:
         """Whether this ps leads no more."""
         return self._closed is not None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a record has a follower, or an answer something to wait for."""
+        return bool(self.followers or self._missing or self._closed is not None)
 
     def confirm(self) -> None:
         """Wait until every follower that is needed has all that was posted until now, and no other
@@ -196,7 +207,7 @@ class RecordStream:
             RopewalkError: This ps leads no more.
             PeerLostError: They have not in time.
         """
-        if self.followers or self._missing or self._closed is not None:
+        if self.is_used:
             self._wait([(each, each.position) for each in self.followers])
 
     def check(self) -> None:
@@ -233,7 +244,7 @@ class RecordStream:
             RopewalkError: This ps leads no more.
             PeerLostError: They have not answered in time.
         """
-        if not (self.followers or self._missing or self._closed is not None):
+        if not self.is_used:
             return
         now = time.monotonic()
         needed = [each for each in self.followers if each.is_needed]

@@ -26,6 +26,7 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.cut_marks import CutMark
 from ropewalk.core.wire.steps import Operation
 from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.cut.rooms import Rooms, make_rooms
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
@@ -71,13 +72,13 @@ class Workers:
         self, number: int = 1, workers: int = 2, hold_s: float = scaled(20), *, slots: bool = True
     ) -> None:
         for store in self.stores:
-            store.cuts.begin(number, {*WORKERS[:workers]}, hold_s, with_slots=slots)
+            store.part(ShareCuts).begin(number, {*WORKERS[:workers]}, hold_s, with_slots=slots)
 
     def value(self, name: str) -> Array:
         return np.array(self.sessions[2].step(pulls=[name]).values[name])
 
     def saved(self, folder: Path, number: int = 1) -> dict[str, Array]:
-        image = self.stores[0].cuts.kept(number, None)
+        image = self.stores[0].part(ShareCuts).kept(number, None)
         save_shards(self.stores[0], str(folder), image=image)
         return dict(load_file(folder / "ps-0.safetensors"))
 
@@ -115,10 +116,10 @@ def test_a_push_after_the_mark_waits_for_the_marks_of_all(workers: Callable[...,
     assert job.value("small")[0] == 11  # a pull waits for nobody
     assert job.sessions[1].mark_cut(1)
     late.result(scaled(10))
-    moment = job.stores[0].cuts.finish(1)
+    moment = job.stores[0].part(ShareCuts).finish(1)
     assert moment.marks == {WORKERS[0]: CutMark(1, 1), WORKERS[1]: CutMark(1, 1)}
     assert job.value("small")[0] == 12
-    assert job.stores[0].cuts.gate is None
+    assert job.stores[0].part(ShareCuts).gate is None
 
 
 def test_a_session_whose_push_waits_is_not_free(workers: Callable[..., Workers]) -> None:
@@ -128,7 +129,7 @@ def test_a_session_whose_push_waits_is_not_free(workers: Callable[..., Workers])
     assert waits(late)
     assert not job.sessions[2].is_free(0.01)
     assert job.sessions[1].is_free(scaled(1))
-    job.stores[0].cuts.end(1)
+    job.stores[0].part(ShareCuts).end(1)
     late.result(scaled(10))
     assert job.sessions[2].is_free(scaled(1))
 
@@ -144,7 +145,7 @@ def test_a_worker_that_the_cut_is_not_of_waits_from_the_beginning(
         session.mark_cut(1)
     other.result(scaled(10))
     with pytest.raises(FencedError, match=r"is over"):
-        job.stores[0].cuts.mark(1, WORKERS[2], CutMark(0, 0))
+        job.stores[0].part(ShareCuts).mark(1, WORKERS[2], CutMark(0, 0))
 
 
 def test_pushes_go_on_when_a_mark_does_not_come_in_time(workers: Callable[..., Workers]) -> None:
@@ -153,12 +154,12 @@ def test_pushes_go_on_when_a_mark_does_not_come_in_time(workers: Callable[..., W
     job.sessions[0].mark_cut(1)
     job.add(0, "small")
     with pytest.raises(CutVoidError, match="no mark of worker:1 in time"):
-        job.stores[0].cuts.finish(1)
+        job.stores[0].part(ShareCuts).finish(1)
     assert not job.sessions[1].mark_cut(1)  # it comes too late, and is told so
     job.begin(2)
     for session in job.sessions[:2]:
         session.mark_cut(2)
-    assert job.stores[0].cuts.finish(2).number == 2
+    assert job.stores[0].part(ShareCuts).finish(2).number == 2
 
 
 @pytest.mark.parametrize("marking", [0, 2], ids=["of no workers", "after the last mark"])
@@ -169,13 +170,13 @@ def test_no_push_goes_on_while_the_values_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = workers(SMALL)
-    cuts, pushes = job.stores[0].cuts, list[Future[None]]()
+    cuts, pushes = job.stores[0].part(ShareCuts), list[Future[None]]()
     take: Any = cuts._take_image
 
-    def take_beside_a_push(*moment: Any) -> Any:
+    def take_beside_a_push(*moment: Any, **options: Any) -> Any:
         pushes.append(job.adding(0, "small"))
         assert waits(pushes[0])
-        return take(*moment)
+        return take(*moment, **options)
 
     monkeypatch.setattr(cuts, "_take_image", take_beside_a_push)
     job.begin(workers=marking)
@@ -193,9 +194,9 @@ def test_a_mark_that_was_on_its_way_for_long_makes_the_cut_void(
     job = workers(SMALL)
     job.begin()
     job.add(0, "small")
-    job.stores[0].cuts.mark(1, WORKERS[0], CutMark(0, 0))
+    job.stores[0].part(ShareCuts).mark(1, WORKERS[0], CutMark(0, 0))
     with pytest.raises(CutVoidError, match=r"marked push 0, and push 1 is here"):
-        job.stores[0].cuts.finish(1)
+        job.stores[0].part(ShareCuts).finish(1)
 
 
 def test_a_later_cut_ends_an_earlier_one_and_an_old_order_is_refused(
@@ -210,16 +211,16 @@ def test_a_later_cut_ends_an_earlier_one_and_an_old_order_is_refused(
     with pytest.raises(FencedError, match="cut 1 was begun after cut 2"):
         job.begin(1)
     with pytest.raises(CutVoidError, match="cut 1 is not under way"):
-        job.stores[0].cuts.finish(1)
+        job.stores[0].part(ShareCuts).finish(1)
 
 
 def test_the_chief_may_give_a_cut_up(workers: Callable[..., Workers]) -> None:
     job = workers(SMALL)
     job.begin(1)
     late = job.adding(2, "small")
-    job.stores[0].cuts.end(1)
+    job.stores[0].part(ShareCuts).end(1)
     late.result(scaled(10))
-    assert job.stores[0].cuts.gate is None
+    assert job.stores[0].part(ShareCuts).gate is None
 
 
 def test_counts_on_all_ps_are_equal_in_every_cut(
@@ -241,11 +242,11 @@ def test_counts_on_all_ps_are_equal_in_every_cut(
         job.begin(number, workers=3)
         for session in job.sessions:
             assert session.mark_cut(number)
-        marks = job.stores[0].cuts.finish(number).marks
-        job.stores[1].cuts.finish(number)
+        marks = job.stores[0].part(ShareCuts).finish(number).marks
+        job.stores[1].part(ShareCuts).finish(number)
         found = []
         for store in job.stores:
-            image = store.cuts.kept(number, None)
+            image = store.part(ShareCuts).kept(number, None)
             save_shards(store, str(tmp_path), image=image)
             found += list(load_file(tmp_path / f"ps-{store.share}.safetensors").values())
         expected = [mark.pushes for _, mark in sorted(marks.items(), key=str)]
@@ -260,7 +261,7 @@ def test_counts_on_all_ps_are_equal_in_every_cut(
 
 def _taken(job: Workers, *, slots: bool = True) -> None:
     job.begin(workers=0, slots=slots)
-    job.stores[0].cuts.finish(1)
+    job.stores[0].part(ShareCuts).finish(1)
 
 
 def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
@@ -282,7 +283,7 @@ def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
     assert after.keys() == before.keys()
     for name, values in before.items():
         np.testing.assert_array_equal(after[name], values)
-    assert store.cuts.kept(1, None).moment.global_step == 1
+    assert store.part(ShareCuts).kept(1, None).moment.global_step == 1
 
 
 def test_of_rows_only_the_pieces_that_change_are_kept(
@@ -290,7 +291,7 @@ def test_of_rows_only_the_pieces_that_change_are_kept(
 ) -> None:
     job = workers(LARGE)
     _taken(job)
-    [large] = job.stores[0].cuts.kept(1, None).blocks
+    [large] = job.stores[0].part(ShareCuts).kept(1, None).blocks
     assert len(large.pieces) == 2
     assert [piece.room for piece in large.pieces] == [None, None]  # nothing is pushed whole
     rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([1, 3]))
@@ -311,7 +312,7 @@ def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
     whole = PushPayload({"large": np.ones(LARGE.shape, np.float32)})
     job.sessions[0].step(whole, step_increment=1)
     _taken(job)
-    [small, large] = job.stores[0].cuts.kept(1, None).blocks
+    [small, large] = job.stores[0].part(ShareCuts).kept(1, None).blocks
     assert [piece.room for piece in small.pieces] == [None]
     rooms = [piece.room for piece in large.pieces]
     assert [room.size for room in rooms if room is not None] == [
@@ -337,12 +338,12 @@ def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
         made.extend(weakref.ref(room) for each in rooms.values() for room in each)
         return rooms
 
-    monkeypatch.setattr("ropewalk.server.ps.store.make_rooms", noted)
+    monkeypatch.setattr("ropewalk.server.ps.cut.cuts.make_rooms", noted)
     job = workers(LARGE)
     job.add(0, "large")
     job.begin()
     assert [ref() is not None for ref in made] == [True, True]
-    job.stores[0].cuts.end(1)
+    job.stores[0].part(ShareCuts).end(1)
     assert [ref() for ref in made] == [None, None]
 
 
@@ -356,7 +357,7 @@ def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
         again.wait(0.2)  # as long as the other order would take to come here
         return make_rooms(*args, **kwargs)
 
-    monkeypatch.setattr("ropewalk.server.ps.store.make_rooms", slow)
+    monkeypatch.setattr("ropewalk.server.ps.cut.cuts.make_rooms", slow)
     job = workers(LARGE)
     job.add(0, "large")
     first = job.pool.submit(job.begin)
@@ -366,7 +367,7 @@ def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
     assert not again.is_set()
     for session in job.sessions[:2]:
         assert session.mark_cut(1)
-    job.stores[0].cuts.finish(1)
+    job.stores[0].part(ShareCuts).finish(1)
 
 
 def test_slots_that_are_bound_while_a_cut_waits_are_in_it(
@@ -378,7 +379,7 @@ def test_slots_that_are_bound_while_a_cut_waits_are_in_it(
     job.sessions[0].bind(["large"], Adam(learning_rate=0.5))
     for session in job.sessions[:2]:
         assert session.mark_cut(1)
-    job.stores[0].cuts.finish(1)
+    job.stores[0].part(ShareCuts).finish(1)
     job.sessions[0].step(PushPayload({"large": np.ones(LARGE.shape, np.float32)}))
     saved = job.saved(tmp_path)
     assert {name.rpartition(":")[2] for name in saved if name.count(":") > 1} == {
@@ -411,7 +412,7 @@ def test_what_does_not_fit_is_not_kept_and_training_goes_on(
     job = workers(LARGE, max_ps_bytes=LARGE.num_bytes + 1000)
     job.add(0, "large", 0)
     _taken(job)
-    [large] = job.stores[0].cuts.kept(1, None).blocks
+    [large] = job.stores[0].part(ShareCuts).kept(1, None).blocks
     assert [piece.room for piece in large.pieces] == [None, None]
     job.add(0, "large")
     with pytest.raises(CutVoidError, match=r"1000 are left of max_ps_bytes"):
@@ -442,7 +443,7 @@ def test_a_reader_gets_all_values_of_the_cut_once(workers: Callable[..., Workers
     _taken(job, slots=False)
     for name in ("small", "large", "wide"):
         job.add(0, name)
-    image = job.stores[0].cuts.kept(1, None)
+    image = job.stores[0].part(ShareCuts).kept(1, None)
     found = {each.name: np.full(each.shape, -1, np.float32) for each in (SMALL, LARGE, wide)}
     number = 0
     while parts := image.read(number):
@@ -461,7 +462,7 @@ def test_a_reader_gets_all_values_of_the_cut_once(workers: Callable[..., Workers
 def test_nothing_is_kept_of_a_cut_that_is_over(workers: Callable[..., Workers]) -> None:
     job = workers(SMALL)
     _taken(job)
-    job.stores[0].cuts.end(1)
-    assert job.stores[0].cuts.image is None
+    job.stores[0].part(ShareCuts).end(1)
+    assert job.stores[0].part(ShareCuts).image is None
     with pytest.raises(CutVoidError, match="not here"):
-        job.stores[0].cuts.kept(1, None)
+        job.stores[0].part(ShareCuts).kept(1, None)

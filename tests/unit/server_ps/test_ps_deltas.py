@@ -1,6 +1,7 @@
 """Deltas: what changed since a whole checkpoint, saved by ps and read as if all were there."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,10 @@ from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.block import Block
 from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.launch.commands.checkpoint import verify_command
-from ropewalk.server.ps.bases import BaseMark, SaveOrder
-from ropewalk.server.ps.cut.image import Moment
+from ropewalk.server.ps.bases import BaseMark, Bases, SaveOrder
+from ropewalk.server.ps.cut.cuts import ShareCuts
+from ropewalk.server.ps.cut.image import CutImage
+from ropewalk.server.ps.readers import Readers
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 from ropewalk.server.ps.table_copies import TableCopy
@@ -50,6 +53,13 @@ ORDERS = {
 }
 
 
+def taken(store: Store, number: int, *, may_be_base: bool) -> CutImage:
+    """A cut of no workers, which is taken at once."""
+    cuts = store.part(ShareCuts)
+    cuts.begin(number, set(), 1.0, with_slots=True, may_be_base=may_be_base)
+    return cuts.kept(number, None)
+
+
 class Cluster:
     """Some ps, and a worker."""
 
@@ -63,6 +73,7 @@ class Cluster:
     ) -> None:
         settings = Settings(max_ps_bytes=max_ps_bytes, table_folder=str(table_folder))
         self.stores = [Store(TaskId("ps", index), settings) for index in range(num_ps)]
+        self.cut_numbers = count(1)
         peers = [LocalPs(store.task, WHO, store.settings, store) for store in self.stores]
         self.session = ParameterSession(peers, WHO, Settings())
         self.session.connect()
@@ -85,13 +96,10 @@ class Cluster:
         """Save a checkpoint; of a cut, after which rows change and go."""
         order = ORDERS[kind]
         directory, base = model_dir / order.checkpoint, model_dir / order.base
-        moment = Moment(7, may_be_base=order.may_be_base)
-        images = [
-            store._take_image(moment, True, False, {}) if cut else None for store in self.stores
-        ]
+        images: list[CutImage | None] = [None for _ in self.stores]
         if cut:
-            for store, image in zip(self.stores, images, strict=True):
-                store.cuts.image = image
+            number = next(self.cut_numbers)
+            images = [taken(store, number, may_be_base=order.may_be_base) for store in self.stores]
             after = np.arange(-300, -200) if self.tables() else np.arange(0, ROWS, 97)
             self.push(after, 99, "t" if self.tables() else "d")
             for block in self.tables():
@@ -254,7 +262,7 @@ def test_changed_rows_of_an_array_are_those_of_a_cut(tmp_path: Path) -> None:
 def test_of_an_array_one_ps_may_have_written_all_and_another_what_changed(tmp_path: Path) -> None:
     before = Cluster(2, D)
     before.save(tmp_path, "whole")
-    before.stores[0].bases.clear()
+    before.stores[0].part(Bases).clear()
     before.push(np.arange(0, ROWS, 89), 2, "d")
     reader = CheckpointReader(str(before.save(tmp_path, "delta")))
     base, expected = reader.manifest.base, before.session.rows.lookup("d", np.arange(ROWS))
@@ -316,25 +324,25 @@ def test_a_program_that_counts_no_steps_has_deltas_of_what_changed(tmp_path: Pat
 def test_a_reader_and_deltas_each_have_a_moment_of_their_own(tmp_path: Path) -> None:
     before = trained(1, T)
     [store], [keyed] = before.stores, before.tables()
-    with store.readers.session(Incarnation(TaskId("reader", 0), 1)):
-        first, _ = store.readers.changed(FollowRequest("t", 0, Position()))
+    with store.part(Readers).session(Incarnation(TaskId("reader", 0), 1)):
+        first, _ = store.part(Readers).changed(FollowRequest("t", 0, Position()))
         whole = before.save(tmp_path, "whole")
         before.push(np.arange(20), 8)
-        second, keys = store.readers.changed(FollowRequest("t", 0, first.position))
+        second, keys = store.part(Readers).changed(FollowRequest("t", 0, first.position))
         assert sorted(keys.tolist()) == list(range(20))
         before.push(np.arange(30, 40), 9)
         delta = before.save(tmp_path, "delta")
         assert size_of(delta) < 0.05 * size_of(whole)
         assert Cluster(1, T, restore_from=delta).digests() == before.digests()
-        store.bases.clear()
-        _, keys = store.readers.changed(FollowRequest("t", 0, second.position))
+        store.part(Bases).clear()
+        _, keys = store.part(Readers).changed(FollowRequest("t", 0, second.position))
         assert sorted(keys.tolist()) == list(range(30, 40))
         before.save(tmp_path, "whole")
     before.push(np.arange(50, 60), 10)
     delta = before.save(tmp_path, "delta")
     assert manifest_of(delta).base is not None, "the reader has left, not who writes deltas"
     assert Cluster(1, T, restore_from=delta).digests() == before.digests()
-    store.bases.clear()
+    store.part(Bases).clear()
     assert keyed.followed_bytes == 0
 
 
@@ -365,7 +373,7 @@ def test_without_memory_for_what_changed_all_is_written(
 def test_a_ps_that_does_not_know_the_whole_one_writes_all(tmp_path: Path) -> None:
     before = trained(2, T)
     before.save(tmp_path, "whole")
-    before.stores[1].bases.clear()  # as one that has come to lead since
+    before.stores[1].part(Bases).clear()  # as one that has come to lead since
     changed(before)
     delta = before.save(tmp_path, "delta")
     base = manifest_of(delta).base

@@ -1,5 +1,6 @@
 """Readers of a store: which rows changed, piece by piece, and rows of one moment."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.followed_rows import FollowRequest, Position
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.readers import Readers
 from ropewalk.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -42,6 +45,16 @@ def training(
     return store, session
 
 
+def cut_rows(store: Store, number: int, reader: Incarnation) -> None:
+    """Take a cut of the rows that a reader has named; with no workers it is taken at once."""
+
+    def rows() -> Sequence[Array]:
+        return store.part(Readers).rows_of(reader)
+
+    cuts = store.part(ShareCuts)
+    cuts.begin(number, set(), 1.0, with_slots=False, reader=reader, rows=rows)
+
+
 def asked(
     store: Store, name: str, since: Position, ranges: tuple[tuple[int, int], ...] = ()
 ) -> tuple[Position, list[Array], bool]:
@@ -49,7 +62,7 @@ def asked(
     cursor, parts, first = 0, [], Position()
     while True:
         request = FollowRequest(name, 0, since, cursor, ranges)
-        answer, keys = store.readers.changed(request)
+        answer, keys = store.part(Readers).changed(request)
         first = first if cursor else answer.position
         parts.append(keys)
         cursor = answer.next
@@ -59,7 +72,7 @@ def asked(
 
 def test_changes_of_many_rows_come_in_pieces() -> None:
     store, _ = training(ARRAY)
-    with store.readers.session(READER):
+    with store.part(Readers).session(READER):
         position, parts, unknown = asked(store, "w", Position())
         assert unknown
         assert [part.size for part in parts] == [0]
@@ -74,7 +87,7 @@ def test_changes_of_many_rows_come_in_pieces() -> None:
 def test_keys_that_are_gone_come_in_pieces() -> None:
     store, session = training(table("t", max_rows=1 << 21))
     keys = np.arange(70_000)
-    with store.readers.session(READER):
+    with store.part(Readers).session(READER):
         position, _, _ = asked(store, "t", Position())
         session.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))))
         position, parts, _ = asked(store, "t", position)
@@ -90,17 +103,17 @@ def test_keys_that_are_gone_come_in_pieces() -> None:
 @pytest.mark.parametrize("cursor", [1, ROWS - 1, ROWS, 2**40, 2**62, 2**64 - 1])
 def test_a_cursor_of_nowhere_is_answered(cursor: int) -> None:
     store, _ = training(ARRAY)
-    with store.readers.session(READER):
+    with store.part(Readers).session(READER):
         position, _, _ = asked(store, "w", Position())
-        answer, keys = store.readers.changed(FollowRequest("w", 0, position, cursor))
+        answer, keys = store.part(Readers).changed(FollowRequest("w", 0, position, cursor))
         assert (answer.next, keys.size) == (0, 0)
 
 
 def test_positions_of_another_log_mean_nothing() -> None:
     store, _ = training(ARRAY)
-    with store.readers.session(READER):
+    with store.part(Readers).session(READER):
         first, _, _ = asked(store, "w", Position())
-    with store.readers.session(READER):  # the last reader had left
+    with store.part(Readers).session(READER):  # the last reader had left
         again, _, unknown = asked(store, "w", first)
         assert unknown
         assert again.log != first.log
@@ -108,10 +121,13 @@ def test_positions_of_another_log_mean_nothing() -> None:
 
 def test_what_is_followed_counts_as_memory_of_the_ps_and_gives_way() -> None:
     store, _ = training(ARRAY, max_ps_bytes=4 * ROWS + 1000)
-    with store.readers.session(READER), pytest.raises(LimitExceededError, match="max_ps_bytes"):
+    with (
+        store.part(Readers).session(READER),
+        pytest.raises(LimitExceededError, match="max_ps_bytes"),
+    ):
         asked(store, "w", Position())
     store, session = training(ARRAY, max_ps_bytes=12 * ROWS - 1)
-    with store.readers.session(READER):
+    with store.part(Readers).session(READER):
         asked(store, "w", Position())
         session.define([replace(ARRAY, name="v")], {}, create=True)  # training comes first
         with pytest.raises(LimitExceededError, match="max_ps_bytes"):
@@ -125,39 +141,38 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
         LayoutEntry("t", 0, Operation.PULL, Encoding.KEYS),
     ]
     rows = [np.array([3, 5]), np.array([-7])]
-    with store.readers.session(READER) as wanted:
-        store.readers.want(wanted, compile_layout(store.table, entries), rows)
-        # With no workers it is taken at once.
-        store.cuts.begin(1, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
+    with store.part(Readers).session(READER) as wanted:
+        store.part(Readers).want(wanted, compile_layout(store.table, entries), rows)
+        cut_rows(store, 1, READER)
         before = session.rows.lookup("t", np.array([-7]))
         session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
         assert (session.rows.lookup("t", np.array([-7])) < before).all()
-        image = store.cuts.kept(1, READER)
+        image = store.part(ShareCuts).kept(1, READER)
         values = image.take_rows()
         assert [each.tolist() for each in values] == [[0, 0], before[0].tolist()]
         assert image.blocks == [], "nothing else is kept"
         with pytest.raises(CutVoidError, match="no rows that were named"):
             image.take_rows()
         # The first one was void.
-        store.cuts.begin(2, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
+        cut_rows(store, 2, READER)
         now = session.rows.lookup("t", np.array([-7]))
-        assert store.cuts.kept(2, READER).take_rows()[1].tolist() == now[0].tolist()
+        assert store.part(ShareCuts).kept(2, READER).take_rows()[1].tolist() == now[0].tolist()
 
 
 def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
     store, _ = training(ARRAY)
     layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
-    with store.readers.session(READER) as wanted:
-        store.readers.want(wanted, layout, [np.array([1])])
+    with store.part(Readers).session(READER) as wanted:
+        store.part(Readers).want(wanted, layout, [np.array([1])])
         other = Incarnation(TaskId("reader", 2), 1)
-        store.cuts.begin(1, set(), 1.0, with_slots=False, reader=other, rows_only=True)
+        cut_rows(store, 1, other)
         with pytest.raises(PermissionDeniedError, match="was taken for /job:reader/task:2"):
-            store.cuts.kept(1, READER)
+            store.part(ShareCuts).kept(1, READER)
         with pytest.raises(CutVoidError):
-            store.cuts.kept(1, other).take_rows()
-        store.cuts.begin(2, set(), 1.0, with_slots=False, reader=READER, rows_only=True)
-        image = store.cuts.kept(2, READER)
-        store.cuts.end(2)
+            store.part(ShareCuts).kept(1, other).take_rows()
+        cut_rows(store, 2, READER)
+        image = store.part(ShareCuts).kept(2, READER)
+        store.part(ShareCuts).end(2)
         with pytest.raises(CutVoidError):
             image.take_rows()
 
@@ -167,21 +182,21 @@ def test_what_all_readers_have_named_has_a_bound() -> None:
     layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
     rows = [np.zeros(1 << 13, np.int64)]
     with ExitStack() as sessions:
-        others = [sessions.enter_context(store.readers.session(READER)) for _ in range(17)]
+        others = [sessions.enter_context(store.part(Readers).session(READER)) for _ in range(17)]
         for each in others[:16]:
-            store.readers.want(each, layout, rows)
-        store.readers.want(others[0], layout, rows)  # in the place of those of before
+            store.part(Readers).want(each, layout, rows)
+        store.part(Readers).want(others[0], layout, rows)  # in the place of those of before
         with pytest.raises(LimitExceededError, match="readers have named rows"):
-            store.readers.want(others[16], layout, rows)
+            store.part(Readers).want(others[16], layout, rows)
         others[0].rows = ()  # read
-        store.readers.want(others[16], layout, rows)
+        store.part(Readers).want(others[16], layout, rows)
 
 
 def test_more_rows_than_fit_an_answer_are_not_kept() -> None:
     store, _ = training(ARRAY, max_message_bytes=64 * 1024)
     layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
-    with store.readers.session(READER) as wanted:
+    with store.part(Readers).session(READER) as wanted:
         with pytest.raises(LimitExceededError, match="max_message_bytes"):
-            store.readers.want(wanted, layout, [np.arange(20_000)])
+            store.part(Readers).want(wanted, layout, [np.arange(20_000)])
         with pytest.raises(ShapeMismatchError, match="out of range"):
-            store.readers.want(wanted, layout, [np.array([ROWS])])
+            store.part(Readers).want(wanted, layout, [np.array([ROWS])])

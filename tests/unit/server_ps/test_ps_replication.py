@@ -34,10 +34,12 @@ from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.engine.block import Block
 from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ropewalk.net.shared_memory import SharedSegment
+from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.replication.copying import copy_block, next_tile
 from ropewalk.server.ps.replication.follower import Follower
 from ropewalk.server.ps.replication.joining import copy_store
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.records import (
     BlockCopyBegun,
     BlockUpdated,
@@ -49,7 +51,7 @@ from ropewalk.server.ps.replication.records import (
 )
 from ropewalk.server.ps.replication.replaying import Replayer
 from ropewalk.server.ps.replication.share import ReplicatedShare
-from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.store import Store
 
 RULES: list[UpdateRule] = [
     SGD(learning_rate=0.1),
@@ -200,8 +202,8 @@ def test_a_link_that_breaks_during_the_copy_ends_it_and_no_push(most: int) -> No
     with pytest.raises(PeerLostError, match="task:1"):
         copy_store(leader, Follower(FOLLOWER, BrokenLink(most)))
     assert not worker.push().duplicate
-    leader.records.confirm()  # nobody needs it
-    leader.records.detach(FOLLOWER)
+    leader.part(StoreRecords).stream.confirm()  # nobody needs it
+    leader.part(StoreRecords).stream.detach(FOLLOWER)
     follower, link = follow(leader)
     worker.push()
     link.finish()
@@ -212,37 +214,37 @@ def test_answers_wait_for_those_that_are_needed_alone() -> None:
     leader = make_store(SGD(learning_rate=0.1))
     silent = SilentLink()
     follower = Follower(FOLLOWER, silent)
-    leader.attach(follower)
-    leader.records.confirm()
-    leader.records.need([FOLLOWER])
+    leader.part(StoreRecords).attach(follower)
+    leader.part(StoreRecords).stream.confirm()
+    leader.part(StoreRecords).stream.need([FOLLOWER])
     confirmed = threading.Event()
 
     def confirm() -> None:
-        leader.records.confirm()
+        leader.part(StoreRecords).stream.confirm()
         confirmed.set()
 
     thread = threading.Thread(target=confirm)
     thread.start()
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(silent, len(silent.records) - 1)
+    leader.part(StoreRecords).stream.acknowledge(silent, len(silent.records) - 1)
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(silent, len(silent.records))
+    leader.part(StoreRecords).stream.acknowledge(silent, len(silent.records))
     thread.join(10)
     assert confirmed.is_set()
     worker = Worker(leader, 0)
     worker.push()
-    leader.records.close(FencedError("another ps leads"))
+    leader.part(StoreRecords).stream.close(FencedError("another ps leads"))
     with pytest.raises(FencedError, match="another ps leads"):
-        leader.records.confirm()
+        leader.part(StoreRecords).stream.confirm()
 
 
 def test_a_push_waits_for_no_longer_than_its_timeout() -> None:
     leader = make_store(SGD(learning_rate=0.1), timeout_s=0.05)
 
-    leader.attach(Follower(FOLLOWER, SilentLink()))
-    leader.records.need([FOLLOWER])
+    leader.part(StoreRecords).attach(Follower(FOLLOWER, SilentLink()))
+    leader.part(StoreRecords).stream.need([FOLLOWER])
     with pytest.raises(PeerLostError, match="0 of 1 records"):
-        leader.records.confirm()
+        leader.part(StoreRecords).stream.confirm()
 
 
 @pytest.mark.parametrize("was_attached", [True, False])
@@ -252,27 +254,27 @@ def test_answers_wait_for_a_follower_without_a_link_until_the_chief_gives_it_up(
     """The chief may make it leader at any time."""
     leader = make_store(SGD(learning_rate=0.1), timeout_s=0.05)
     if was_attached:
-        leader.attach(Follower(FOLLOWER, SilentLink()))
-    leader.records.need([FOLLOWER])
-    leader.records.detach(FOLLOWER)
+        leader.part(StoreRecords).attach(Follower(FOLLOWER, SilentLink()))
+    leader.part(StoreRecords).stream.need([FOLLOWER])
+    leader.part(StoreRecords).stream.detach(FOLLOWER)
     with pytest.raises(PeerLostError, match="has no link to it"):
-        leader.records.confirm()
-    leader.records.need([])
-    leader.records.confirm()
+        leader.part(StoreRecords).stream.confirm()
+    leader.part(StoreRecords).stream.need([])
+    leader.part(StoreRecords).stream.confirm()
 
 
 def test_a_push_waits_a_moment_for_a_ps_that_reads_it_and_is_not_needed_yet() -> None:
     """It may stand still, and then the worker may write over the push: its copy is given up."""
     leader = make_store(SGD(learning_rate=0.1), timeout_s=0.2)
     follower = Follower(FOLLOWER, SilentLink())
-    leader.attach(follower)
-    leader.records.confirm()
+    leader.part(StoreRecords).attach(follower)
+    leader.part(StoreRecords).stream.confirm()
     assert follower.broken is None
     follower.blocks.add(0)
     info = StepInfo(Incarnation(TaskId("worker", 0), 1), 1, 0)
-    leader.records.post(BlockUpdated(0, info, (), SharedSegment.create(1)))
+    leader.part(StoreRecords).stream.post(BlockUpdated(0, info, (), SharedSegment.create(1)))
     began = time.monotonic()
-    leader.records.confirm()
+    leader.part(StoreRecords).stream.confirm()
     assert time.monotonic() - began > 0.15
     assert isinstance(follower.broken, TimeoutError)
 
@@ -332,9 +334,9 @@ def test_a_leader_whose_kernel_fails_answers_no_more(monkeypatch: pytest.MonkeyP
     with pytest.raises(MovedError, match="failed on this ps that its followers have: MemoryError"):
         worker.push()
     link.finish()
-    assert leader.records.is_closed
+    assert leader.part(StoreRecords).stream.is_closed
     with pytest.raises(MovedError):
-        leader.records.confirm()
+        leader.part(StoreRecords).stream.confirm()
     monkeypatch.undo()
     again = Worker(follower, 0)
     assert not again.push().duplicate, "half of it was there"
@@ -345,15 +347,15 @@ def test_a_read_asks_followers_that_have_said_nothing_for_a_while() -> None:
     leader = make_store(SGD(learning_rate=0.1), timeout_s=0.2)
     link = SilentLink()
     follower = Follower(FOLLOWER, link)
-    leader.attach(follower)
-    leader.records.need([FOLLOWER])
-    leader.records.acknowledge(link, follower.position)
-    leader.records.confirm()
+    leader.part(StoreRecords).attach(follower)
+    leader.part(StoreRecords).stream.need([FOLLOWER])
+    leader.part(StoreRecords).stream.acknowledge(link, follower.position)
+    leader.part(StoreRecords).stream.confirm()
     with pytest.raises(PeerLostError):
-        leader.records.confirm_read()
-    leader.records.acknowledge(link, follower.position)
+        leader.part(StoreRecords).stream.confirm_read()
+    leader.part(StoreRecords).stream.acknowledge(link, follower.position)
     sent = len(link.records)
-    leader.records.confirm_read()
+    leader.part(StoreRecords).stream.confirm_read()
     assert len(link.records) == sent, "it has just been asked"
 
 
@@ -366,7 +368,7 @@ def test_a_push_that_ends_before_its_last_block_is_copied_is_complete_at_the_fol
     follower = Follower(FOLLOWER, link)
 
     def attach() -> None:
-        leader.attach(follower)
+        leader.part(StoreRecords).attach(follower)
         worker.push()
 
     copy_store(leader, follower, attach)
@@ -384,7 +386,7 @@ def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
 ) -> None:
     leader = make_store(rule)
     store, link = follow(leader)
-    leader.records.need([FOLLOWER])
+    leader.part(StoreRecords).stream.need([FOLLOWER])
     worker = Worker(leader, 0)
     layout = compile_layout(leader.table, [LayoutEntry("w", 0, Operation.APPLY, Encoding.DENSE)])
 
@@ -394,7 +396,7 @@ def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
 
     with pytest.raises(FencedError):
         leader.push(PushRequest(layout, (), StepInfo(worker.who, 1, 0), 1), fetch)
-    leader.records.confirm()
+    leader.part(StoreRecords).stream.confirm()
     link.finish()
     assert digest_of(store) == digest_of(leader)
 
@@ -402,15 +404,15 @@ def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
 def test_an_acknowledgement_that_lay_unread_shows_that_a_follower_is_there() -> None:
     class Answering(SilentLink):
         def read(self, timeout_s: float) -> None:
-            leader.records.acknowledge(self, len(self.records))
+            leader.part(StoreRecords).stream.acknowledge(self, len(self.records))
 
     leader = make_store(SGD(learning_rate=0.1))
     follower = Follower(FOLLOWER, Answering())
-    leader.records.attach(follower)
-    leader.records.check()
+    leader.part(StoreRecords).stream.attach(follower)
+    leader.part(StoreRecords).stream.check()
     assert follower.checked is not None
     follower.checked = (follower.checked[0], follower.checked[1] - 3600)  # the next check is late
-    leader.records.check()
+    leader.part(StoreRecords).stream.check()
     assert follower.broken is None
 
 
@@ -419,9 +421,9 @@ def test_the_last_record_is_not_waited_for_longer_than_it_may_take() -> None:
     leader, links = make_store(SGD(learning_rate=0.1)), [SilentLink(), SilentLink()]
     other = TaskId("ps", 2)
     for task, link in zip((FOLLOWER, other), links, strict=True):
-        leader.attach(Follower(task, link))
+        leader.part(StoreRecords).attach(Follower(task, link))
     said = HandedOver(3, CHIEF, "ps0:1")
-    run_within(10, lambda: leader.records.pass_on(said, other, 0.05))
+    run_within(10, lambda: leader.part(StoreRecords).stream.pass_on(said, other, 0.05))
     assert [each for link in links for each in link.records if each == said] == [said]
     assert links[1].records[-1] == said
 
@@ -457,13 +459,13 @@ def test_a_leader_says_what_it_is_while_a_record_cannot_be_sent() -> None:
     leader = make_store(SGD(learning_rate=0.1))
     worker = Worker(leader, 0)
     follower = Follower(FOLLOWER, Stuck())
-    leader.records.attach(follower)
+    leader.part(StoreRecords).stream.attach(follower)
     pushing = threading.Thread(target=worker.push)
     pushing.start()
     try:
         assert stuck.wait(10)
         assert run_within(10, leader.counters).pushes >= 0
-        run_within(10, leader.records.check)
+        run_within(10, leader.part(StoreRecords).stream.check)
         assert follower.checked is not None  # so that its silence is noticed
     finally:
         is_over.set()
@@ -486,7 +488,7 @@ def test_a_copy_that_begins_as_its_ps_ends_leaves_no_link() -> None:
     share.close()
     closed.set()
     wait_until(lambda: link.is_closed, 10, "the link to be closed")
-    assert share.store.records.followers == ()
+    assert share.store.part(StoreRecords).stream.followers == ()
 
 
 def test_tiles_of_a_copy_become_as_large_as_the_link_is_fast() -> None:
@@ -500,7 +502,7 @@ def test_no_push_is_held_up_while_a_follower_makes_room_for_a_large_block() -> N
     leader, link = make_store(SGD(learning_rate=0.1), timeout_s=0.2), SilentLink()
     large = max(leader.table.blocks(), key=lambda block: block.value.nbytes)
     follower = Follower(FOLLOWER, link)
-    leader.attach(follower)
+    leader.part(StoreRecords).attach(follower)
     with pytest.raises(PeerLostError, match="task:1"):
-        copy_block(leader.records, large, leader.table.held_of(large), follower)
+        copy_block(leader.part(StoreRecords).stream, large, leader.table.held_of(large), follower)
     assert [type(each) for each in link.records[-1:]] == [BlockCopyBegun]

@@ -26,9 +26,10 @@ from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.net.memory_pool import present_buffer
 from ropewalk.server.ps import locked_copies, piece_copies, saving, tensor_plan
+from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.saving import save_shards
-from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.store import Store
 
 WORKER = Incarnation(TaskId("worker", 0), 7)
 F32 = np.dtype(np.float32)

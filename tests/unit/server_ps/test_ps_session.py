@@ -24,6 +24,7 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from ropewalk.server.ps.payload import BufferPayload
 from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.records import Record
 from ropewalk.server.ps.session import Session
 from ropewalk.server.ps.store import Store
@@ -287,8 +288,8 @@ class Silent:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._position = 0
-        store.attach(Follower(FOLLOWER, self))
-        store.records.need([FOLLOWER])
+        store.part(StoreRecords).attach(Follower(FOLLOWER, self))
+        store.part(StoreRecords).stream.need([FOLLOWER])
 
     def lead_in(self, epoch: int) -> None:
         pass
@@ -306,7 +307,7 @@ class Silent:
         pass
 
     def acknowledge(self) -> None:
-        self._store.records.acknowledge(self, self._position)
+        self._store.part(StoreRecords).stream.acknowledge(self, self._position)
 
 
 @pytest.mark.parametrize(

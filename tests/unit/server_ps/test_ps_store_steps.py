@@ -16,8 +16,9 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
+from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
-from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)
 TASK = TaskId("worker", 0)

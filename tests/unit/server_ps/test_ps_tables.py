@@ -28,12 +28,14 @@ from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2 as pb
+from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.payload import BufferPayload
 from ropewalk.server.ps.replication.follower import Follower
+from ropewalk.server.ps.replication.posting import StoreRecords
 from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
 from ropewalk.server.ps.replication.records import BlockUpdated, Record
-from ropewalk.server.ps.store import PushRequest, Store
+from ropewalk.server.ps.store import Store
 from ropewalk.telemetry.task_metrics import ps_samples
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
@@ -253,7 +255,7 @@ def test_a_record_of_a_push_makes_the_same_bits_in_a_table_with_the_same_rows() 
     sent: list[tuple[pb.Record, bytes]] = []
     follower = Follower(TaskId("ps", 1), _Collecting(sent))
     follower.blocks.add(block.number)
-    store.records.attach(follower)
+    store.part(StoreRecords).stream.attach(follower)
     rng = np.random.default_rng(4)
     for _ in range(6):
         keys = rng.integers(0, 60, 20)

@@ -15,6 +15,7 @@ from ropewalk.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
 from ropewalk.core.errors import CheckpointError, StorageError
 from ropewalk.core.settings import Settings
 from ropewalk.distribute.local_ps import LocalPs
+from ropewalk.server.ps.bases import Bases
 from ropewalk.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
 from ropewalk.worker.lead.checkpointer import Checkpointer
 from ropewalk.worker.lead.delta_policy import DeltaPolicy
@@ -132,7 +133,7 @@ def test_a_save_that_fails_is_made_up_for(tmp_path: Path) -> None:
 def test_a_ps_that_has_come_to_lead_since_is_written_whole(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.save()
-    job.ps[0].store.bases.clear()
+    job.ps[0].store.part(Bases).clear()
     for _ in range(3):
         job.save()
     assert bases(tmp_path) == ["1:whole", "2:1", "3:whole", "4:3"]
