@@ -17,7 +17,7 @@ from benchmarks.cases import LEARNING_RATE, SPARSE
 from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -70,10 +70,10 @@ def draw(rng: np.random.Generator, tables: int, *, grows: bool, num_rows: int = 
 def push(session: ParameterSession, ids: Ids, gradient: Array) -> None:
     """Push a gradient of the rows of all ids."""
     writes = [
-        Write(table, Operation.APPLY, IndexedSlices(gradient[: own.size], own))
+        Write(Operation.APPLY, {table: IndexedSlices(gradient[: own.size], own)})
         for table, own in ids.items()
     ]
-    session.step(PushPayload({}, writes=writes), step_increment=1)
+    session.step(Step([*writes], increment=1))
 
 
 def times(table: Table, transports: tuple[str, ...] = ("shm", "tcp")) -> dict[str, float]:

@@ -25,14 +25,15 @@ from rich.table import Table
 
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
 from ropewalk.net.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +140,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
         name: np.full(shape, 0.5, np.float32) for name, shape in zip(names, shapes, strict=True)
     }
     for _ in range(3):
-        session.step(PushPayload(gradients), names, step_increment=1)
+        session.step(Step([Write(Operation.APPLY, gradients)], names, increment=1))
     watch.stage("three steps", 3 * values)
     control = PsControl(PS, address, settings, Principal("chief", index=0))
     control.save_shards("ckpt-0000000003", timeout_s=120)

@@ -21,11 +21,12 @@ from benchmarks.running import connected, parameter_server, settings_of
 from benchmarks.step import define, gradients_of
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.wire.steps import Operation
 
 TRANSPORTS = ("shm", "tcp")
 DENSE = {case.id: case for case in CASES if case.id in ("small", "4mb", "64mb", "64mb-adam")}
@@ -74,7 +75,7 @@ def step_of(session: ParameterSession, case_id: str) -> Callable[[], object]:
     case = DENSE[case_id]
     names = define(session, case)
     gradients = gradients_of(case, names)
-    return lambda: session.step(PushPayload(gradients), names, step_increment=1)
+    return lambda: session.step(Step([Write(Operation.APPLY, gradients)], names, increment=1))
 
 
 def sparse_step(session: ParameterSession) -> Callable[[], object]:

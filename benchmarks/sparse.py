@@ -16,12 +16,13 @@ import numpy as np
 from benchmarks.cases import LEARNING_RATE, SparseCase
 from benchmarks.running import Figure, connected, figure_of, parameter_servers
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.built_in.adagrad import Adagrad
 from ropewalk.core.rules.definitions import VariableDefinition
+from ropewalk.core.wire.steps import Operation
 from ropewalk.engine import rows
 
 TABLE = "table"
@@ -55,7 +56,7 @@ def define(session: ParameterSession, case: SparseCase) -> None:
 def push(session: ParameterSession, ids: Array, gradient: Array) -> None:
     """Push a gradient of the rows ``ids``."""
     slices = IndexedSlices(gradient, ids)
-    session.step(PushPayload({TABLE: slices}), (), step_increment=1)
+    session.step(Step([Write(Operation.APPLY, {TABLE: slices})], (), increment=1))
 
 
 def times(case: SparseCase, transport: str, budget_s: float) -> dict[str, Figure]:
@@ -117,6 +118,6 @@ def check(case: SparseCase, transport: str, steps: int = 5) -> int:
             np.testing.assert_allclose(
                 session.rows.lookup(TABLE, ids), table[ids], rtol=0, atol=1e-5
             )
-        whole = session.step(None, [TABLE]).values[TABLE]
+        whole = session.step(Step(reads=[TABLE])).values[TABLE]
         np.testing.assert_allclose(whole, table, rtol=0, atol=1e-5)
     return 2 * steps + 1

@@ -29,13 +29,14 @@ from benchmarks import limits, sparse
 from benchmarks.cases import CASES, LEARNING_RATE, SPARSE, SPARSE_TITLES, Case, pick, wants_sparse
 from benchmarks.running import TRANSPORTS, Figure, connected, measure, parameter_server
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.core.settings import GLIBC_TUNABLES
+from ropewalk.core.wire.steps import Operation
 
 SERIES_TRANSPORTS = ("shm", "tcp")
 SERIES_BYTES = [2**n for n in range(10, 27, 2)]
@@ -73,7 +74,8 @@ def time_case(case: Case, transport: str, budget_s: float) -> Figure:
         names = define(session, case)
         gradients = gradients_of(case, names)
         return measure(
-            lambda: session.step(PushPayload(gradients), names, step_increment=1), budget_s
+            lambda: session.step(Step([Write(Operation.APPLY, gradients)], names, increment=1)),
+            budget_s,
         )
 
 
@@ -92,7 +94,9 @@ def check_case(case: Case, transport: str, steps: int = 5) -> int:
         second = {name: np.zeros(case.shape) for name in names}
         rate = LEARNING_RATE[case.optimizer]
         for step in range(1, steps + 1):
-            values = session.step(PushPayload(gradients), names, step_increment=1).values
+            values = session.step(
+                Step([Write(Operation.APPLY, gradients)], names, increment=1)
+            ).values
             for name in names:
                 g = gradients[name]
                 if case.optimizer == "sgd":
@@ -127,7 +131,7 @@ def work(address: str, transport: str, first: int, count: int, seconds: float) -
             session.bind(names, rule_of(case))
             steps, until = 0, time.perf_counter() + seconds
             while time.perf_counter() < until:
-                session.step(PushPayload(gradients), names, step_increment=1)
+                session.step(Step([Write(Operation.APPLY, gradients)], names, increment=1))
                 steps += 1
             return steps
 

@@ -16,9 +16,10 @@ from benchmarks.running import connected, parameter_server
 from benchmarks.step import define, gradients_of
 from ropewalk.annexes.certificates.authority import issue, make_authority, write_pair
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
+from ropewalk.core.wire.steps import Operation
 
 PUSH = Case("64 MB pushed", "1 × (4096, 4096), SGD", 1, (4096, 4096), "sgd")
 
@@ -48,7 +49,7 @@ def steps(session: ParameterSession, case: Case, *, pull: bool) -> Callable[[], 
     names = define(session, case)
     gradients = gradients_of(case, names)
     wanted = names if pull else []
-    return lambda: session.step(PushPayload(gradients), wanted, step_increment=1)
+    return lambda: session.step(Step([Write(Operation.APPLY, gradients)], wanted, increment=1))
 
 
 def measure(budget_s: float) -> list[Pair]:

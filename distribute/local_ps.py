@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..client.ps.peer import Exchange
 from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array, total_bytes
 from ..core.errors import RopewalkError, ShapeMismatchError
@@ -60,8 +61,6 @@ class LocalPs:
         self.who = who
         self._session = Session(self.store, who)
         self._layouts: dict[int, WireLayout] = {}
-        self._request: StepRequest | None = None
-        self._payload = BufferPayload(())
         self._aborted: RopewalkError | None = None
         self._own: list[weakref.ref[OwnMemory]] = []
 
@@ -101,26 +100,18 @@ class LocalPs:
         """Count the bytes of values in the store."""
         return self.store.table.held_bytes()
 
-    def prepare(self, request: StepRequest) -> None:
-        """Gather a step's values."""
+    def step(self, request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
+        """Carry a step out as its answer is asked for; all values are copied, as that costs no more
+        than to look.
+        """
         self._raise_if_aborted()
         rows = [numbers.view(np.uint8).data for numbers in (*request.push_rows, *request.pull_rows)]
-        parts = [each.detached() if request.detached else each for each in request.values]
-        self._payload = BufferPayload([*rows, *(part.buffer() for part in parts)])
-        self._request = request
-
-    def send(self) -> None:
-        """Do nothing yet: the step is carried out when its answer is asked for."""
+        payload = BufferPayload([*rows, *(part.buffer() for part in request.kept().values)])
+        yield
         self._raise_if_aborted()
-
-    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
-        """Carry the step out; all values are copied, as that costs no more than to look."""
+        yield
         self._raise_if_aborted()
-        request, self._request = self._request, None
-        if request is None:
-            raise RuntimeError("receive without send")
         self.take_own_arrays()
-        payload, self._payload = self._payload, BufferPayload(())
         header = StepHeader(
             sequence=request.sequence,
             push_layout=self._layout_id(request.push),

@@ -12,8 +12,8 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from .distinct_rows import DistinctRows, RowSums
-from .push_plans import PushPayload
 from .row_pulls import WantedRows
+from .step import Write
 
 _MOST_NOTED = 16  # pushed rows, per row that was looked up: beyond, all are looked up again
 _NO_ROWS = np.empty(0, np.int64)
@@ -78,17 +78,13 @@ class RowsAhead:
         ]
 
 
-def changes_of(push: PushPayload) -> Iterator[tuple[str, Array | None]]:
+def changes_of(writes: Sequence[Write]) -> Iterator[tuple[str, Array | None]]:
     """List the changes that a push makes: (name of the variable, its rows or keys; None: any of
     them).
     """
-    for name, value in push.values.items():
-        yield name, value.indices if isinstance(value, IndexedSlices) else None
-    for name in push.assigned:
-        yield name, None
-    for write in push.writes:
-        rows = write.value
-        yield write.variable, rows.indices if isinstance(rows, IndexedSlices) else None
+    for write in writes:
+        for name, value in write.values.items():
+            yield name, value.indices if isinstance(value, IndexedSlices) else None
 
 
 def part_of(rows: DistinctRows, positions: Array) -> DistinctRows:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...cluster.placement.balance import Placement
 from ...cluster.placement.partitioners import PartitionFunction, parts_of
@@ -20,14 +21,21 @@ from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire.steps import HeldShard, Operation
 from .peer import PsPeer
-from .placed_variable import PlacedVariable
-from .push_plans import PushPayload
+from .step import Step, Write
 
 _POLL_S = 0.05
 _ASK_S = 1.0  # between two questions to the chief
 _SMALL_TABLES = 4  # of what a ps has of all tables: one up to this part of it is not cut
 
 Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedVariable:
+    """A variable and its shards: (index of the ps, shard), by part."""
+
+    definition: VariableDefinition
+    shards: tuple[tuple[int, ShardDefinition], ...]
 
 
 class Definer:
@@ -46,7 +54,7 @@ class Definer:
         peers: Sequence[PsPeer],
         who: Incarnation,
         settings: Settings,
-        step: Callable[[PushPayload], object],
+        step: Callable[[Step], object],
         closed: threading.Event,
     ) -> None:
         self._peers = peers
@@ -132,7 +140,7 @@ class Definer:
                 self._note(definition, parts)
                 values[definition.name] = initial[definition.name]
         if values:
-            self._step(PushPayload(values, Operation.ASSIGN))
+            self._step(Step([Write(Operation.ASSIGN, values)]))
         return sorted(restored)
 
     def wait_for(

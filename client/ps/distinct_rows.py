@@ -20,7 +20,7 @@ from ...core.errors import ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
-from .placed_variable import PlacedVariable
+from .definer import PlacedVariable
 
 _KEPT_TABLES = 512
 _FIRST = 64  # ids looked at before all of them: they mostly tell

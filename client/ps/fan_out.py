@@ -3,15 +3,16 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from ...core.arrays.dtypes import total_bytes
+from ...core.arrays.dtypes import Array, total_bytes
 from ...core.errors import PeerLostError, RopewalkError
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.cut_marks import CutMark
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepRequest
-from .peer import PsPeer
+from .peer import Exchange, PsPeer, answered
+from .pull_plans import PullPlan
 
 _PARALLEL_BYTES = 1024 * 1024  # below, handing work to another thread costs more than it saves
 _MAX_THREADS = 16
@@ -24,6 +25,14 @@ class SessionCounters:
 
     pushed: int = 0
     pulled: int = 0
+
+
+class SentRequest(NamedTuple):
+    """A request to one ps that is under way."""
+
+    request: StepRequest
+    target: PullTarget
+    exchange: Exchange
 
 
 class FanOut:
@@ -56,7 +65,9 @@ class FanOut:
         self.closure = closure
         self.sequences = [0] * len(self.peers) if closure is not None else self._own_sequences
 
-    def send(self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]) -> None:
+    def send(
+        self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
+    ) -> dict[int, SentRequest]:
         """Send to all ps, once the values for all are gathered: if that fails, nothing is applied.
 
         If one cannot be sent to, the answers of the others are read first.
@@ -66,22 +77,36 @@ class FanOut:
         """
         size = sum(request.value_bytes for request in requests.values())
         self.pushes += any(request.sequence for request in requests.values())
-        self._for_each(requests, lambda ps: self.peers[ps].prepare(requests[ps]), size)
-        sent: dict[int, StepRequest] = {}
+        steps: dict[int, SentRequest] = {}
+        for ps, request in requests.items():
+            target = targets.get(ps, NO_TARGET)
+            steps[ps] = SentRequest(request, target, self.peers[ps].step(request, target))
+        sent: dict[int, SentRequest] = {}
         try:
-            for ps, request in requests.items():
-                self.peers[ps].send()
-                sent[ps] = request
-                self.counters.pushed += request.value_bytes
+            self._for_each(steps, lambda ps: next(steps[ps].exchange), size)
+            self._send_each(steps, sent)
+        except BaseException:
+            for ps in steps.keys() - sent.keys():
+                steps[ps].exchange.close()
+            raise
+        return sent
+
+    def _send_each(self, steps: Mapping[int, SentRequest], sent: dict[int, SentRequest]) -> None:
+        """Send what is gathered, noting in ``sent`` what was."""
+        try:
+            for ps, step in steps.items():
+                next(step.exchange)
+                sent[ps] = step
+                self.counters.pushed += step.request.value_bytes
         except RopewalkError:
-            self.receive(sent, targets)
+            self.receive(sent)
             raise
         except BaseException as error:
             self.break_off(error)
             raise
 
     def receive(
-        self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
+        self, sent: Mapping[int, SentRequest]
     ) -> tuple[dict[int, PushResult], RopewalkError | None]:
         """Receive from all, large pulls at the same time; one that fails leaves no other unread.
 
@@ -91,27 +116,28 @@ class FanOut:
 
         def receive(ps: int) -> PushResult | RopewalkError:
             try:
-                return self.peers[ps].receive(targets.get(ps, NO_TARGET))
+                return answered(sent[ps].exchange)
             except RopewalkError as error:
                 return error
 
         try:
-            size = sum(total_bytes(target.into) for target in targets.values())
-            answers = self._for_each(requests, receive, size)
+            size = sum(total_bytes(step.target.into) for step in sent.values())
+            answers = self._for_each(sent, receive, size)
         except BaseException as error:
             self.break_off(error)
             raise
         results: dict[int, PushResult] = {}
         failure: RopewalkError | None = None
-        for (ps, request), answer in zip(requests.items(), answers, strict=True):
+        for (ps, step), answer in zip(sent.items(), answers, strict=True):
+            sequence = step.request.sequence
             if isinstance(answer, RopewalkError):
                 failure = failure or answer
-                if isinstance(answer, PeerLostError) and request.sequence:
+                if isinstance(answer, PeerLostError) and sequence:
                     self.break_off(answer)
                 continue
             results[ps] = answer
-            if request.sequence:
-                self.sequences[ps] = request.sequence
+            if sequence:
+                self.sequences[ps] = sequence
             self.counters.pulled += answer.pulled_bytes
         return results, failure
 
@@ -170,3 +196,67 @@ class FanOut:
             return [call(first), *(future.result() for future in pending)]
         finally:
             wait(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of a step: values that were pulled, and the global step.
+
+    Attributes:
+        values: Pulled variables by name. Read-only arrays; they stay as they are.
+        global_step: Global step after the step.
+        staleness: Steps others took between this push's pull and it.
+    """
+
+    values: Mapping[str, Array]
+    global_step: int
+    staleness: int
+
+
+class StepSender(Protocol):
+    """The session that has sent a step."""
+
+    def wait(self, pending: "PendingStep") -> None:
+        """Read the answer, unless it was read."""
+        ...
+
+    def mark_reported(self, failure: RopewalkError) -> None:
+        """Note that the caller was told of a failure."""
+        ...
+
+
+class PendingStep:
+    """A step that was sent. Its answer is read by :meth:`result`, or by the session's next step."""
+
+    def __init__(
+        self,
+        session: "StepSender",
+        sent: dict[int, SentRequest],
+        buffer: Array | None,
+        plan: PullPlan,
+    ) -> None:
+        self._session = session
+        self.sent = sent
+        self.buffer = buffer
+        self.plan = plan
+        self.answer: StepResult | None = None
+        self.failure: RopewalkError | None = None
+
+    def wait(self) -> None:
+        """Wait for the answer; :meth:`result` says what it was. From any thread."""
+        self._session.wait(self)
+
+    def result(self) -> StepResult:
+        """Wait for the answer. From any thread.
+
+        Raises:
+            RefusedError: A ps refused; nothing was applied there.
+            PeerLostError: A ps is gone.
+        """
+        self.wait()
+        if self.failure is not None:
+            self._session.mark_reported(self.failure)
+            raise self.failure
+        if self.answer is None:
+            raise RuntimeError("a step has neither an answer nor a failure")
+        return self.answer

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
-from .direct_pull import DirectPull
-from .direct_rows import DirectRows
+from .direct_pull import DirectPull, DirectRows
+from .peer import Exchange
 from .shared_payloads import (
     OVERLAPPED_BYTES,
     SMALL_BYTES,
@@ -42,6 +42,25 @@ log = logging.getLogger(__name__)
 _BACKGROUND_BYTES = 1024 * 1024
 
 
+@dataclass(slots=True)
+class _Turn:
+    """A step under way.
+
+    Attributes:
+        sent: The step as it is sent.
+        parts: The payload, if it travels; None: it is in a segment.
+        direct: Reads what is pulled from the ps's memory; None: it comes with the answer.
+        overlapped: Whether the ps applies what we write while we write and read.
+        is_deferred: Whether it is sent when the values have been read.
+    """
+
+    sent: StepRequest
+    parts: list[memoryview] | None = None
+    direct: DirectPull | DirectRows | None = None
+    overlapped: bool = False
+    is_deferred: bool = False
+
+
 class OpenSession:
     """Steps over one connection, until it breaks. Used by one thread, but for :meth:`cancel`.
 
@@ -49,6 +68,11 @@ class OpenSession:
         reached: The connection.
         who: Task id of this worker.
         request_timeout_s: Deadline of a step.
+
+    Attributes:
+        choice: Kind of the connection, and why it is not a faster one.
+        unanswered: The step that was sent last, to be repeated if the connection breaks: with
+            values that nobody changes.
     """
 
     def __init__(
@@ -68,13 +92,8 @@ class OpenSession:
         self._max_step_bytes = reached.welcome.max_step_bytes
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
-        # The step under way: as it is repeated, as it is sent, and its payload if that travels.
         self._request_id = 0
-        self._request = self._sent = StepRequest()
-        self._parts: list[memoryview] | None = None
-        self._direct: DirectPull | DirectRows | None = None
-        self._overlapped = False  # the ps applies what we write while we write and read
-        self._is_deferred = False  # it is sent when the values have been read
+        self.unanswered: StepRequest | None = None
         self._who = who
         self._waits: WaitLog | None = None  # made when a step has waited for a second
         self._waits_lock = threading.Lock()  # a payload may be sent by another thread
@@ -97,72 +116,88 @@ class OpenSession:
         if self._shared is not None:
             self._shared.close()
 
-    # -- sending -----------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------
 
-    def prepare(self, request: StepRequest, request_id: int) -> None:
-        """Gather what takes memory to gather. Nothing of the step is sent.
+    def step(self, request: StepRequest, target: PullTarget, request_id: int) -> Exchange:
+        """Carry out a step; see :data:`~ropewalk.client.ps.peer.Exchange`.
 
-        A broken connection shows at :meth:`receive`.
+        Raises:
+            PeerLostError: The connection broke, in whatever turn: the last one tells.
+            RefusedError: The ps refused.
         """
         self._connection.deadline = time.monotonic() + self._timeout_s
-        self._request, self._request_id = request, request_id
-        self._sent, self._parts, self._direct, self._overlapped = request, None, None, False
-        self._is_deferred = False
+        self._request_id = request_id
+        self.unanswered = request
+        turn = _Turn(request)
         try:
-            if request.pull is not None:
-                self._direct = self._plan_direct(request.pull, request.pull_rows)
-            if self._direct is not None:
-                direct_bytes = self._direct.num_bytes
-                self._sent = replace(
-                    request, pull=None, pull_rows=(), answer_bytes=0, direct_bytes=direct_bytes
-                )
-                self._is_deferred = self._confirms_reads and request.push is None
-            if not self._has_room(self._sent):
-                self._sent = replace(self._sent, answer_bytes=0)
-            segment = self._segment(self._sent)
-            if segment is None:
-                self._parts = _gather(self._sent)
-                return
-            self._overlapped = self._sent.payload_bytes >= OVERLAPPED_BYTES
-            write_gathered(self._sent, segment, all_of_it=not self._overlapped)
+            try:
+                self._prepare(turn)
+            except OSError as error:  # shows as the answer is read
+                log.debug("a step to %s could not be prepared: %s", self._peer, error)
+                self._connection.cancel()
+            yield
+            try:
+                self._send(turn)
+            except OSError as error:
+                log.debug("a step to %s could not be sent: %s", self._peer, error)
+                self.unanswered = self.unanswered.kept()
+            yield
+            if turn.direct is None:
+                return self._receive_step(turn, target)
+            return self._receive_direct(turn, turn.direct, target)
         except OSError as error:
-            log.debug("a step to %s could not be prepared: %s", self._peer, error)
-            self._connection.cancel()
+            reason = error.strerror or str(error)
+            raise PeerLostError(
+                f"step: the connection to {self._peer} broke: {reason}", peer=self._peer
+            ) from error
+        finally:
+            self._connection.deadline = NEVER
+            if self._waits is not None:
+                self._waits.done()
+                self._waits = None
 
-    def send(self) -> StepRequest:
-        """Begin the step that was prepared. A broken connection shows at :meth:`receive`.
+    # -- sending -----------------------------------------------------------------------------
 
-        Returns:
-            The step as it is to be repeated: the caller may change what its values were made of if
-            it is detached.
-        """
-        if self._is_deferred:
-            return self._request
-        try:
-            if self._parts is None:
-                return self._send_segment()
-            self._send_parts(self._sent, self._parts)
-            return self._request
-        except OSError as error:
-            log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return detach(self._request)
+    def _prepare(self, turn: "_Turn") -> None:
+        """Gather what takes memory to gather. Nothing of the step is sent."""
+        request = turn.sent
+        if request.pull is not None:
+            turn.direct = self._plan_direct(request.pull, request.pull_rows)
+        if turn.direct is not None:
+            turn.sent = request.read_directly(turn.direct.num_bytes)
+            turn.is_deferred = self._confirms_reads and request.push is None
+        if not self._has_room(turn.sent):
+            turn.sent = replace(turn.sent, answer_bytes=0)
+        segment = self._segment(turn)
+        if segment is None:
+            turn.parts = _gather(turn.sent)
+            return
+        turn.overlapped = turn.sent.payload_bytes >= OVERLAPPED_BYTES
+        write_gathered(turn.sent, segment, all_of_it=not turn.overlapped)
+
+    def _send(self, turn: "_Turn") -> None:
+        if turn.is_deferred:
+            return
+        if turn.parts is None:
+            self._send_segment(turn)
+        else:
+            self._send_parts(turn.sent, turn.parts)
 
     def _has_room(self, request: StepRequest) -> bool:
         """Return whether a segment that the ps takes has room for the payload and the answer."""
         end = answer_start(request.payload_bytes) + request.answer_bytes
         return end - HEADER_BYTES <= self._max_step_bytes
 
-    def _segment(self, request: StepRequest) -> SharedSegment | None:
+    def _segment(self, turn: "_Turn") -> SharedSegment | None:
         """Find a segment for a large payload or answer, which the ps has; None: both travel."""
-        size, answer_bytes = request.payload_bytes, request.answer_bytes
+        size, answer_bytes = turn.sent.payload_bytes, turn.sent.answer_bytes
         if self._shared is None or max(size, answer_bytes) <= SMALL_BYTES:
             return None
         try:
             segment, offer = self._shared.prepare(size, answer_bytes)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            self._request = detach(self._request)
-            self._sent = replace(self._sent, values=self._request.values, detached=False)
+            self._keep(turn)
             return None
         segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
         if offer is not None:
@@ -170,20 +205,26 @@ class OpenSession:
             self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
         return segment
 
-    def _send_segment(self) -> StepRequest:
-        shared, request, sent = self._shared, self._request, self._sent
+    def _keep(self, turn: "_Turn") -> None:
+        """Put the step's values into memory of their own, if the caller may change them."""
+        if turn.sent.detached and self.unanswered is not None:
+            self.unanswered = self.unanswered.kept()
+            turn.sent = turn.sent.with_values(self.unanswered.values)
+
+    def _send_segment(self, turn: "_Turn") -> None:
+        shared = self._shared
         if shared is None or shared.segment is None:
             raise ConnectionError("the step was not prepared")
         try:
-            self._connection.send(self._messages(shared.placed(sent), early_reply=False))
-            write_plain(sent, shared.segment)
+            self._connection.send(self._messages(shared.placed(turn.sent), early_reply=False))
+            write_plain(turn.sent, shared.segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise
-        if not request.detached:
-            return request
-        self._sent = own = values_in_segment(sent, shared.segment)
-        return replace(own, pull=request.pull, pull_rows=request.pull_rows, direct_bytes=0)
+        if turn.sent.detached and self.unanswered is not None:
+            values = values_in_segment(turn.sent, shared.segment)
+            turn.sent = turn.sent.with_values(values)
+            self.unanswered = self.unanswered.with_values(values)
 
     def _send_parts(self, request: StepRequest, parts: Sequence[memoryview]) -> None:
         """Send a step with its payload behind it."""
@@ -265,28 +306,6 @@ class OpenSession:
 
     # -- receiving ---------------------------------------------------------------------------
 
-    def receive(self, target: PullTarget) -> PushResult:
-        """Finish the step sent last; see :meth:`~ropewalk.client.ps.peer.PsPeer.receive`.
-
-        Raises:
-            PeerLostError: The connection broke.
-            RefusedError: The ps refused.
-        """
-        try:
-            if self._direct is None:
-                return self._receive_step(target)
-            return self._receive_direct(self._direct, target)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise PeerLostError(
-                f"step: the connection to {self._peer} broke: {reason}", peer=self._peer
-            ) from error
-        finally:
-            self._connection.deadline = NEVER
-            if self._waits is not None:
-                self._waits.done()
-                self._waits = None
-
     def _still_waiting(self) -> None:
         """Log that nothing has moved for a second or longer."""
         deadline = self._connection.deadline
@@ -302,21 +321,23 @@ class OpenSession:
                 )
             self._waits.tick(self._peer, "it has not answered this step yet")
 
-    def _receive_direct(self, direct: DirectPull | DirectRows, target: PullTarget) -> PushResult:
+    def _receive_direct(
+        self, turn: "_Turn", direct: DirectPull | DirectRows, target: PullTarget
+    ) -> PushResult:
         """Receive a step's answer, and read values from the ps's memory, while it applies the push
         if it does.
         """
         reading = direct.begin(target)
-        bounds = direct.ready(self._sent) if self._overlapped or not self._sent.push else None
+        bounds = direct.ready(turn.sent) if turn.overlapped or not turn.sent.push else None
         was_read, is_open = False, self._connection.is_silent
         if bounds is not None:
             was_read = reading.go_on(lambda index: self._is_applied(bounds[index]), is_open)
-        if self._is_deferred:
+        if turn.is_deferred:
             was_read = reading.go_on(is_open=is_open)
-            self._send_parts(self._sent, ())
-        result = self._receive_step(NO_TARGET)
+            self._send_parts(turn.sent, ())
+        result = self._receive_step(turn, NO_TARGET)
         if reading.go_on(is_open=is_open):
-            if self._confirms_reads and not (self._is_deferred and was_read):
+            if self._confirms_reads and not (turn.is_deferred and was_read):
                 self._confirm()
             return replace(result, pulled_bytes=reading.finish())
         # A block that is always being written is asked for in the step's own way.
@@ -349,14 +370,14 @@ class OpenSession:
 
         return wait_for_counter(shared.segment.counters, APPLIED, payload_bytes, goes_on)
 
-    def _receive_step(self, target: PullTarget) -> PushResult:
+    def _receive_step(self, turn: "_Turn", target: PullTarget) -> PushResult:
         try:
-            return self._read_reply(self._sent, target)
+            return self._read_reply(turn.sent, target)
         except SegmentError as error:
             # Nothing of the step was applied; from now on payloads travel.
             self._give_up_memory(error.message)
-            self._send_parts(self._sent, _gather(self._sent))
-            return self._read_reply(self._sent, target)
+            self._send_parts(turn.sent, _gather(turn.sent))
+            return self._read_reply(turn.sent, target)
         except RopewalkError:
             # The ps may be reading the push yet: what comes next must not be written over it.
             if self._shared is not None:
@@ -450,13 +471,3 @@ def _gather(request: StepRequest) -> list[memoryview]:
     """Gather a step's payload, with memory for all that needs it."""
     rows = [as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
     return [*rows, *(part.buffer() for part in request.values)]
-
-
-def detach(request: StepRequest) -> StepRequest:
-    """Put the values of a step into memory of its own, if the caller may change what they are made
-    of.
-    """
-    if not request.detached:
-        return request
-    own = [buffer.detached() for buffer in request.values]
-    return replace(request, values=own, detached=False)

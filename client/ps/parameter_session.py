@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
@@ -24,13 +23,14 @@ from ...core.wire.compression import WireFormat
 from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest
 from .definer import Definer
 from .error_feedback import ErrorFeedback
-from .fan_out import FanOut
+from .fan_out import FanOut, PendingStep, SentRequest, StepResult
 from .joining import connect_all
 from .peer import PsPeer
-from .pending_step import PendingStep, StepResult
 from .plan_cache import NO_PULL, PlanCache
-from .push_plans import PushPayload
+from .pull_plans import PullPlan
+from .push_plans import PsPayload
 from .row_lookups import RowLookups
+from .step import Step
 
 log = logging.getLogger(__name__)
 
@@ -208,74 +208,37 @@ class ParameterSession:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def step(
-        self,
-        push: PushPayload | None = None,
-        pulls: Sequence[str] = (),
-        *,
-        step_increment: int = 0,
-        gradient_scale: float = 1.0,
-        seen_step: int | None = None,
-    ) -> StepResult:
-        """Push, then pull, in one round trip per ps.
-
-        Args:
-            push: Values to push, if there are any.
-            pulls: Whole variables to fetch, as they are after the push.
-            step_increment: Added to the global step.
-            gradient_scale: Multiplies the gradients (clipping by global norm).
-            seen_step: Global step of the values the gradients were computed from; None: the last
-                seen.
+    def step(self, step: Step) -> StepResult:
+        """Write, then read, in one round trip per ps.
 
         Raises:
             ShapeMismatchError: A value is not of its variable's shape; nothing was sent.
             RefusedError: A ps refused; nothing was applied there.
             PeerLostError: A ps is gone.
         """
-        return self.begin(
-            push,
-            pulls,
-            step_increment=step_increment,
-            gradient_scale=gradient_scale,
-            seen_step=seen_step,
-        ).result()
+        return self.begin(step).result()
 
-    def begin(
-        self,
-        push: PushPayload | None = None,
-        pulls: Sequence[str] = (),
-        *,
-        step_increment: int = 0,
-        gradient_scale: float = 1.0,
-        hyperparameters: Mapping[str, Any] | None = None,
-        seen_step: int | None = None,
-        detached: bool = False,
-    ) -> PendingStep:
-        """Send a step and return; one is under way at a time. Arguments and errors: :meth:`step`.
-
-        With ``detached`` what is pushed may be changed at once, while it is still on its way.
-        ``hyperparameters`` are those of the variables' update rules that this push changes.
-        """
+    def begin(self, step: Step) -> PendingStep:
+        """Send a step and return; one is under way at a time. Errors: :meth:`step`."""
         with self.lock:
             self.wait()
             self._fan_out.raise_if_broken()
-            push_plan, pull_plan = self._plans.push_plan(push), self._plans.pull_plan(pulls)
+            writes = step.writes
+            push_plan, pull_plan = self._plans.push_plan(writes), self._plans.pull_plan(step.reads)
             if self._feedback is not None:
                 self._feedback.forget()  # the choice of a push that was not even sent
-            payloads = (
-                push_plan.fill(
-                    push, self.who, self._feedback, self.rows.distinct, self._fan_out.pushes
+            payloads: Mapping[int, PsPayload] = {}
+            if push_plan is not None:
+                payloads = push_plan.fill(
+                    writes, self.who, self._feedback, self.rows.distinct, self._fan_out.pushes
                 )
-                if push is not None and push_plan is not None
-                else {}
-            )
-            if push is not None:
-                self.rows.note_push(push)
+            self.rows.note_push(writes)
+            seen_step = self.global_step if step.seen_step is None else step.seen_step
             buffer, targets = pull_plan.take_targets()
             requests: dict[int, StepRequest] = {}
             for ps, sequence in enumerate(self._fan_out.sequences):
                 payload, pull = payloads.get(ps), pull_plan.layouts.get(ps)
-                increment = step_increment if ps == 0 else 0
+                increment = step.increment if ps == 0 else 0
                 if payload is None and pull is None and not increment:
                     continue
                 requests[ps] = StepRequest(
@@ -284,26 +247,29 @@ class ParameterSession:
                     pull=pull,
                     push_rows=payload.numbers if payload else (),
                     values=payload.buffers if payload else (),
-                    global_step=self.global_step if seen_step is None else seen_step,
+                    global_step=seen_step,
                     step_increment=increment,
-                    gradient_scale=gradient_scale,
-                    hyperparameters=hyperparameters if payload else None,
+                    gradient_scale=step.gradient_scale,
+                    hyperparameters=step.hyperparameters if payload else None,
                     has_previous=targets.get(ps, NO_TARGET).previous is not None,
-                    detached=detached,
+                    detached=step.detached,
                     closure=self._fan_out.closure if payload or increment else None,
                 )
-            pending = PendingStep(self, requests, buffer, targets, pull_plan)
-            self._send(pending)
+            pending = PendingStep(self, self._send(requests, targets, pull_plan), buffer, pull_plan)
             self._under_way = pending
-            if push is not None:
-                self.rows.show_push(push, self.global_step if seen_step is None else seen_step)
+            self.rows.show_push(writes, seen_step)
             return pending
 
-    def _send(self, pending: PendingStep) -> None:
+    def _send(
+        self,
+        requests: Mapping[int, StepRequest],
+        targets: Mapping[int, PullTarget],
+        plan: PullPlan,
+    ) -> dict[int, SentRequest]:
         try:
-            self._fan_out.send(pending.requests, pending.targets)
+            return self._fan_out.send(requests, targets)
         except RopewalkError:
-            pending.plan.pool.forget()
+            plan.pool.forget()
             if self._feedback is not None:
                 self._feedback.forget()
             raise
@@ -320,7 +286,7 @@ class ParameterSession:
             self._under_way = None
             mine.plan.pool.forget()
             try:
-                results, failure = self._fan_out.receive(mine.requests, mine.targets)
+                results, failure = self._fan_out.receive(mine.sent)
             except BaseException:  # the session has broken off; nobody may hear it where this is
                 mine.failure = self._fan_out.broken
                 raise
@@ -338,7 +304,7 @@ class ParameterSession:
             staleness = max((result.staleness for result in results.values()), default=0)
             values = mine.plan.values(mine.buffer) if mine.buffer is not None else {}
             mine.answer = StepResult(values, step, staleness)
-            mine.buffer, mine.targets, mine.requests = None, {}, {}
+            mine.buffer, mine.sent = None, {}
 
     def mark_reported(self, failure: RopewalkError) -> None:
         """Mark a failure as already raised to the caller."""
@@ -423,10 +389,11 @@ class ParameterSession:
             self.wait()
             self._plans.set_row_dtype(variable, dtype)
 
-    def exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
+    def exchange(
+        self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
+    ) -> None:
         """Send to all and receive from all; between two steps."""
-        self._send(PendingStep(self, requests, None, targets, NO_PULL))
-        results, failure = self._fan_out.receive(requests, targets)
+        results, failure = self._fan_out.receive(self._send(requests, targets, NO_PULL))
         if failure is not None:
             raise failure
         step = max((result.global_step for result in results.values()), default=0)

@@ -1,6 +1,6 @@
 """A ps, as a parameter session sees it: in another process, or in this one."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from ...core.errors import RopewalkError
@@ -10,13 +10,26 @@ from ...core.task import TaskId
 from ...core.wire.cut_marks import CutMark, Elements
 from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 
+Exchange = Generator[None, None, PushResult]
+"""A step with one ps, in three turns: steps to several ps are under way together, and none is sent
+before all are gathered. The first gathers the values as far as that takes memory: if it raises, say
+because there is none, the ps knows nothing of the step. The second sends, and does not wait for an
+answer where the payload is large; the third must follow, which waits for the answer and returns it.
+"""
+
+
+def answered(exchange: Exchange) -> PushResult:
+    """Carry a step through all turns that are left; returns its answer."""
+    try:
+        while True:
+            next(exchange)
+    except StopIteration as end:
+        result: PushResult = end.value
+        return result
+
 
 class PsPeer(Protocol):
-    """A session with one ps. Used by one thread at a time, but for :meth:`abort`.
-
-    A step is prepared, sent and received apart: steps to several ps are under way together, and
-    none is sent before all are prepared.
-    """
+    """A session with one ps. Used by one thread at a time, but for :meth:`abort`."""
 
     @property
     def task(self) -> TaskId:
@@ -72,24 +85,15 @@ class PsPeer(Protocol):
         """Return bytes of values on this ps, as of the last definition."""
         ...
 
-    def prepare(self, request: StepRequest) -> None:
-        """Gather a step's values as far as that takes memory; :meth:`send` follows, if anything.
-
-        If this raises, say because there is no memory, the ps knows nothing of the step.
-        """
-        ...
-
-    def send(self) -> None:
-        """Begin the step prepared last; :meth:`receive` must follow.
-
-        Does not wait for an answer where the payload is large.
-        """
-        ...
-
-    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
-        """Finish the step sent last.
+    def step(self, request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
+        """Carry out a step, in three turns; see :data:`Exchange`.
 
         A broken connection is opened again and the step repeated; the ps applies a push once.
+
+        Args:
+            request: The step. Unless it is ``detached``, its values stay as they are until the
+                answer.
+            target: Memory for the values of the answer.
 
         Raises:
             RefusedError: The ps refused the step; nothing of it was applied there.

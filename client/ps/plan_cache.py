@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...core.arrays.dtypes import DType
-from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from .definer import PlacedVariable
 from .peer import PsPeer
-from .placed_variable import PlacedVariable
 from .pull_plans import PullPlan, plan_pull
-from .push_plans import PushPayload, PushPlan, plan_push
+from .push_plans import PushedVariable, PushPlan, plan_push
 from .row_pulls import WantedRows
+from .step import Write
 
 _KEPT_PLANS = 64
 _KEPT_BUFFERS = 16  # each pull plan has memory for its values
@@ -122,38 +122,25 @@ class PlanCache:
         self._push_plans.clear()
         self._pull_plans.clear()
 
-    def push_plan(self, push: PushPayload | None) -> PushPlan | None:
+    def push_plan(self, writes: Sequence[Write]) -> PushPlan | None:
         """Find or make the plan by which the values of a push travel; None: there are none."""
-        if push is None or not (push.values or push.assigned or push.writes):
+        key = tuple(
+            (write.operation, tuple(write.values), _kinds(write), write.decay)
+            for write in writes
+            if write.values
+        )
+        if not key:
             return None
-        names, assigned = tuple(push.values), tuple(push.assigned)
-        writes: tuple[tuple[str, Operation, float], ...] = ()
-        sparse: tuple[bool, ...] = ()
-        if push.writes:
-            writes = tuple((name, how, decay) for name, how, _, decay in push.writes)
-        if IndexedSlices in push.kinds:
-            written = (write.value for write in push.writes)
-            values = (*push.values.values(), *push.assigned.values(), *written)
-            sparse = tuple(isinstance(value, IndexedSlices) for value in values)
 
         def make() -> PushPlan:
-            pairs = [
-                *((name, push.operation, 0.0) for name in names),
-                *((name, Operation.ASSIGN, 0.0) for name in assigned),
-                *writes,
+            pushed = [
+                PushedVariable(self._place(name), write.operation, type(value), write.decay)
+                for write in writes
+                for name, value in write.values.items()
             ]
-            return plan_push(
-                [self._place(name) for name, _, _ in pairs],
-                sparse or [False] * len(pairs),
-                [operation for _, operation, _ in pairs],
-                self._wire_formats(),
-                self._new_layout,
-                range(len(names), len(names) + len(assigned)),
-                [decay for _, _, decay in pairs],
-                self.row_dtype,
-            )
+            return plan_push(pushed, self._wire_formats(), self._new_layout, self.row_dtype)
 
-        return self._push_plans.get((push.operation, names, sparse, assigned, writes), make)
+        return self._push_plans.get(key, make)
 
     def pull_plan(self, names: Sequence[str]) -> PullPlan:
         """Find or make the plan of where the values of these variables go."""
@@ -206,6 +193,12 @@ class PlanCache:
     def _drop(self, plan: PushPlan | PullPlan | RowPlan) -> None:
         """Free the numbers of a plan's layouts for other plans."""
         self._free_layouts += [layout.layout_id for layout in plan.layouts.values()]
+
+
+def _kinds(write: Write) -> Hashable:
+    """Return the type of a write's values, or the types where they differ."""
+    kinds = set(map(type, write.values.values()))
+    return kinds.pop() if len(kinds) == 1 else tuple(map(type, write.values.values()))
 
 
 def _encoding(rows: WantedRows) -> Encoding:

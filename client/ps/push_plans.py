@@ -3,8 +3,8 @@
 Worked out once per set and kept; a step then only gathers and sends.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -21,53 +21,17 @@ from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
 from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from .definer import PlacedVariable
 from .distinct_rows import DistinctRowsCache
 from .error_feedback import MIN_ELEMENTS, ErrorFeedback
-from .placed_variable import PlacedVariable
+from .step import Write, unpacked
 
 _SMALL_BYTES = 64 * 1024  # values up to this are gathered with neighbours, larger ones stand alone
 
+_KINDS = (np.ndarray, IndexedSlices, bytes)
+
 _shape_of = attrgetter("shape")
 _dtype_of = attrgetter("dtype")
-
-
-class Write(NamedTuple):
-    """An operation on one variable, beside the others of a push.
-
-    ``decay`` is for whole variables that are added to: they are multiplied by ``1 - decay`` first.
-    """
-
-    variable: str
-    operation: Operation
-    value: Array | IndexedSlices
-    decay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PushPayload:
-    """The values that a step pushes: one operation, on one value for each variable, and writes
-    after that.
-
-    Attributes:
-        values: Gradients to apply, or values to assign or add, by variable. Rows of a table are
-            numbered by their keys.
-        operation: Operation on the variables in ``values``.
-        assigned: Values to assign after that: all bytes of each, in its variable's dtype.
-        writes: Carried out last, in order; a variable may occur in all three, and again.
-        kinds: The types of all values that are not bytes.
-    """
-
-    values: Mapping[str, Array | IndexedSlices]
-    operation: Operation = Operation.APPLY
-    assigned: Mapping[str, bytes] = field(default_factory=dict)
-    writes: Sequence[Write] = ()
-    kinds: frozenset[type] = field(init=False)
-
-    def __post_init__(self) -> None:
-        kinds = frozenset(map(type, self.values.values()))
-        if self.writes:
-            kinds |= {type(write.value) for write in self.writes}
-        object.__setattr__(self, "kinds", kinds)
 
 
 @dataclass(slots=True)
@@ -114,24 +78,32 @@ class PushPlan:
     Attributes:
         layouts: Layout of the push, by ps.
         placed: The variables that come as arrays or rows, in order.
+        pick: Picks the values of ``placed``.
         shapes: Shapes of ``placed``, in order.
         dtypes: Dtypes of ``placed``, in order.
         sparse: Whether some come as rows.
-        packed: Sizes of the variables that come as bytes. Unit: bytes.
+        converts: Whether some come as what is no array yet, such as a list.
+        packed: The variables that come as bytes, in order.
+        pick_packed: Picks the values of these.
+        packed_sizes: Sizes of these. Unit: bytes.
         parts: Parts of the payload, in the order of each layout.
     """
 
     layouts: dict[int, WireLayout]
     placed: tuple[PlacedVariable, ...]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
     sparse: bool
-    packed: tuple[int, ...]
+    converts: bool
+    packed: tuple[VariableDefinition, ...]
+    pick_packed: Callable[[Sequence[Any]], Sequence[Any]]
+    packed_sizes: tuple[int, ...]
     parts: tuple[_Run | _Cut, ...]
 
     def fill(
         self,
-        push: PushPayload,
+        writes: Sequence[Write],
         who: Incarnation,
         feedback: ErrorFeedback | None,
         distinct: DistinctRowsCache,
@@ -140,7 +112,7 @@ class PushPlan:
         """Check the values of a push and say what of them goes where. Dense ones are not copied.
 
         Args:
-            push: Values to push.
+            writes: Writes of the push.
             who: Incarnation of the calling task, for messages.
             feedback: Chooses elements of dense gradients.
             distinct: Knows which rows are distinct.
@@ -150,12 +122,14 @@ class PushPlan:
             ShapeMismatchError: A value has another shape than its variable, or a dtype that does
                 not fit.
         """
-        values: list[Any] = _arrays(push)
-        uniform = self._check(values, who)
+        values: list[Any] = []
+        for write in writes:
+            values += write.values.values()
+        if self.converts:
+            values = [v if isinstance(v, IndexedSlices | bytes) else np.asarray(v) for v in values]
+        uniform = self._check(self.pick(values), who)
         if self.packed:
-            self._check_packed(push.assigned, who)
-            count = len(push.values)
-            values = [*values[:count], *push.assigned.values(), *values[count:]]
+            self._check_packed(self.pick_packed(values), who)
         payloads = {ps: PsPayload([], []) for ps in self.layouts}
         for part in self.parts:
             if isinstance(part, _Run):
@@ -194,31 +168,17 @@ class PushPlan:
                 _check_dense(value, placed.definition, who)
         return False
 
-    def _check_packed(self, assigned: Mapping[str, bytes], who: Incarnation) -> None:
-        if all(map(eq, map(len, assigned.values()), self.packed)):
+    def _check_packed(self, values: Sequence[bytes], who: Incarnation) -> None:
+        if all(map(eq, map(len, values), self.packed_sizes)):
             return
-        for (name, value), size in zip(assigned.items(), self.packed, strict=True):
-            if len(value) != size:
+        for value, definition in zip(values, self.packed, strict=True):
+            if len(value) != definition.num_bytes:
                 raise ShapeMismatchError(
-                    f"{who.task}: {len(value)} bytes are assigned to {name!r}, the variable has "
-                    f"{size}",
+                    f"{who.task}: {len(value)} bytes are assigned to {definition.name!r}, the "
+                    f"variable has {definition.num_bytes}",
                     task=who.task,
-                    variable=name,
+                    variable=definition.name,
                 )
-
-
-def unpacked(value: bytes, definition: VariableDefinition) -> Array:
-    """View all bytes of a variable's value as an array. Read-only."""
-    return np.frombuffer(value, definition.dtype).reshape(definition.shape)
-
-
-def _arrays(push: PushPayload) -> list[Array | IndexedSlices]:
-    values = list(push.values.values())
-    if push.writes:
-        values += [write.value for write in push.writes]
-    if push.kinds - {np.ndarray, IndexedSlices}:
-        return [v if isinstance(v, IndexedSlices) else np.asarray(v) for v in values]
-    return values
 
 
 def _check_dense(value: Array, definition: VariableDefinition, who: Incarnation) -> None:
@@ -329,49 +289,63 @@ def _buffer_of(array: Array) -> GatherBuffer:
     return GatherBuffer([array], array.dtype, array.nbytes)
 
 
+class PushedVariable(NamedTuple):
+    """A variable in a push.
+
+    Attributes:
+        placed: The variable.
+        operation: Operation on it.
+        kind: Type of its value.
+        decay: Part of its old value that is taken off first.
+    """
+
+    placed: PlacedVariable
+    operation: Operation
+    kind: type = np.ndarray
+    decay: float = 0.0
+
+
 def plan_push(
-    variables: Sequence[PlacedVariable],
-    sparse: Sequence[bool],
-    operations: Sequence[Operation],
+    pushed: Sequence[PushedVariable],
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
-    packed: Collection[int] = (),
-    decays: Sequence[float] = (),
     row_dtype: Callable[[PlacedVariable], DType | None] = lambda _: None,
 ) -> PushPlan:
-    """Plan how values of these variables are sent.
+    """Plan how values of variables are sent.
 
     Args:
-        variables: Variables in the order of the push.
-        sparse: Whether each of them comes as rows.
-        operations: Operation on each of them.
+        pushed: Variables in the order of the push.
         wire_formats: Wire format per ps.
         new_layout: Gives a layout its id.
-        packed: Numbers of the variables that come as bytes.
-        decays: Decay of the old value of each variable; empty: none.
         row_dtype: The dtype in which gradients of a variable's rows travel, if it states one.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts = _PlanParts()
-    pushed = zip(variables, sparse, operations, decays or [0.0] * len(variables), strict=True)
-    for index, (placed, rows, operation, decay) in enumerate(pushed):
-        stated = row_dtype(placed) if rows and operation is Operation.APPLY else None
-        cut = _shards(placed, operation, decay, wire_formats, rows=rows, stated=stated)
+    for index, each in enumerate(pushed):
+        is_gradient_of_rows = each.kind is IndexedSlices and each.operation is Operation.APPLY
+        stated = row_dtype(each.placed) if is_gradient_of_rows else None
+        cut = _shards(each, wire_formats, stated)
         for ps, _, entry in cut:
             entries.setdefault(ps, []).append(entry)
         ps, _, entry = cut[0]
         if entry.encoding is Encoding.DENSE and entry.dtype is None and len(cut) == 1:
-            parts.add_whole(index, ps, placed.definition, packed=index in packed)
+            parts.add_whole(index, ps, each.placed.definition, packed=each.kind is bytes)
         else:
-            parts.add_cut(_Cut(index, placed, cut, rounds=stated is not None))
-    arrays = [placed for index, placed in enumerate(variables) if index not in packed]
+            parts.add_cut(_Cut(index, each.placed, cut, rounds=stated is not None))
+    arrays = [index for index, each in enumerate(pushed) if each.kind is not bytes]
+    placed = [pushed[index].placed for index in arrays]
+    packed = [each.placed.definition for each in pushed if each.kind is bytes]
     return PushPlan(
         layouts={ps: new_layout(items) for ps, items in entries.items()},
-        placed=tuple(arrays),
-        shapes=tuple(placed.definition.shape for placed in arrays),
-        dtypes=tuple(placed.definition.dtype for placed in arrays),
-        sparse=any(sparse),
-        packed=tuple(variables[index].definition.num_bytes for index in sorted(packed)),
+        placed=tuple(placed),
+        pick=_picker(arrays) if packed else _all,
+        shapes=tuple(each.definition.shape for each in placed),
+        dtypes=tuple(each.definition.dtype for each in placed),
+        sparse=any(each.kind is IndexedSlices for each in pushed),
+        converts=any(each.kind not in _KINDS for each in pushed),
+        packed=tuple(packed),
+        pick_packed=_picker([index for index, each in enumerate(pushed) if each.kind is bytes]),
+        packed_sizes=tuple(definition.num_bytes for definition in packed),
         parts=parts.all(),
     )
 
@@ -430,57 +404,53 @@ class _PlanParts:
 
 
 def _shards(
-    placed: PlacedVariable,
-    operation: Operation,
-    decay: float,
-    wire_formats: Sequence[WireFormat],
-    *,
-    rows: bool,
-    stated: DType | None,
+    pushed: PushedVariable, wire_formats: Sequence[WireFormat], stated: DType | None
 ) -> tuple[tuple[int, ShardDefinition, LayoutEntry], ...]:
     """Describe how each shard of a pushed variable travels.
 
     Args:
-        placed: The variable.
-        operation: Operation on it.
-        decay: Decay of the old value.
+        pushed: The variable.
         wire_formats: Wire format per ps.
-        rows: Whether it comes as rows.
         stated: The dtype in which its rows travel; None: that of the wire format.
     """
     # A variable cut over near and far ps travels as it is: its parts come of one gradient.
-    kinds = {wire_formats[ps] for ps, _ in placed.shards}
+    kinds = {wire_formats[ps] for ps, _ in pushed.placed.shards}
     wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
     cut = []
-    for ps, shard in placed.shards:
-        entry = _entry(placed.definition, shard, operation, decay, wire_format, rows=rows)
+    for ps, shard in pushed.placed.shards:
+        entry = _entry(pushed, shard, wire_format)
         if stated is not None:
             entry = replace(entry, dtype=stated)
         cut.append((ps, shard, entry))
     return tuple(cut)
 
 
-def _entry(
-    definition: VariableDefinition,
-    shard: ShardDefinition,
-    operation: Operation,
-    decay: float,
-    wire_format: WireFormat,
-    *,
-    rows: bool,
-) -> LayoutEntry:
+def _entry(pushed: PushedVariable, shard: ShardDefinition, wire_format: WireFormat) -> LayoutEntry:
+    definition, rows = pushed.placed.definition, pushed.kind is IndexedSlices
     encoding, dtype = Encoding.ROWS if rows else Encoding.DENSE, definition.dtype
     if rows and definition.table is not None:
         encoding = Encoding.KEYS
-    if operation is Operation.APPLY:
+    if pushed.operation is Operation.APPLY:
         dtype = wire_format.gradient_dtype(dtype)
         if wire_format.top_k is not None and not rows and definition.size >= MIN_ELEMENTS:
             encoding = Encoding.ELEMENTS
-    narrowed = dtype if dtype != definition.dtype else None
-    return LayoutEntry(definition.name, shard.part, operation, encoding, narrowed, decay=decay)
+    return LayoutEntry(
+        definition.name,
+        shard.part,
+        pushed.operation,
+        encoding,
+        dtype if dtype != definition.dtype else None,
+        decay=pushed.decay,
+    )
 
 
-def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Array]]:
+def _all(values: Sequence[Any]) -> Sequence[Any]:
+    return values
+
+
+def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if not indices:
+        return lambda _: ()
     if len(indices) == 1:
         only = indices[0]
         return lambda values: (values[only],)

@@ -39,10 +39,10 @@ from ...core.wire.followed_rows import (
 from ...core.wire.steps import HeldShard
 from ...proto.v1 import session_pb2
 from ..chief.calls import ChiefClient
+from .definer import PlacedVariable
 from .distinct_rows import DistinctRows, DistinctRowsCache
 from .locating import LeaderWatch
 from .parameter_session import ParameterSession
-from .placed_variable import PlacedVariable
 from .remote_ps import RemotePs
 from .row_pulls import Rows
 

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from tenacity import AttemptManager
 
@@ -34,7 +33,8 @@ from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .locating import leader_in
-from .open_session import OpenSession, detach
+from .open_session import OpenSession
+from .peer import Exchange, answered
 from .shared_payloads import SMALL_BYTES
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ class RemotePs:
         self._max_step_bytes = settings.max_step_bytes
         self._held_bytes = 0
         self._request_id = 0
-        self._request: StepRequest | None = None
         self._aborted: RopewalkError | None = None
         self._closing = threading.Event()
         self._wake = threading.Event()  # the share is led elsewhere, or the session is closed
@@ -314,8 +313,8 @@ class RemotePs:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def prepare(self, request: StepRequest) -> None:
-        """Gather a step's values."""
+    def step(self, request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
+        """Carry out a step, over as many connections as it takes."""
         self._raise_if_aborted()
         size = request.payload_bytes
         if size > self._max_step_bytes:
@@ -327,35 +326,35 @@ class RemotePs:
                 value=size,
                 task=self._task,
             )
-        travels = self._session is None or size <= SMALL_BYTES or not self.shares_memory
-        if request.detached and travels:
-            request = detach(request)
+        session = self._session
+        if session is None or size <= SMALL_BYTES or not session.shares_memory:  # it travels
+            request = request.kept()
         self._request_id += 1
-        self._request = request
-        if self._session is not None:
-            self._session.prepare(request, self._request_id)
-
-    def send(self) -> None:
-        """Begin the step that was prepared."""
-        self._raise_if_aborted()
-        if self._session is not None:
-            self._request = self._session.send()
-
-    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
-        """Finish the step sent last."""
-        request, self._request = self._request, None
-        if request is None:
-            raise RuntimeError("receive without send")
-        if self._session is not None:
+        if session is None:
+            yield
+            self._raise_if_aborted()
+            yield
+        else:
             try:
-                return self._session.receive(target)
+                return (yield from session.step(request, target, self._request_id))
             except PeerLostError as error:
                 self._raise_if_aborted()
                 log.warning("%s; reconnecting", error)
+                request = session.unanswered or request
+        return self._repeated(request.again(), PullTarget(target.into))
+
+    def _repeated(self, request: StepRequest, target: PullTarget) -> PushResult:
+        """Connect anew and repeat a step, until it is answered; the ps knows if it was applied."""
         for number, attempt in enumerate(self._attempts()):
             with attempt:
                 self._raise_if_aborted()
-                result = self._again(request, target, self._dial_s(number))
+                self.connect(self._dial_s(number))
+                session = self._session
+                if session is None:
+                    raise PeerLostError(
+                        f"step: the session with {self._peer} was closed", peer=self._peer
+                    )
+                result = answered(session.step(request, target, self._request_id))
         return result
 
     def _attempts(self) -> Iterator[AttemptManager]:
@@ -382,13 +381,3 @@ class RemotePs:
         if self._locate(self._share) is None:
             return longest_s
         return min(longest_s, _FIRST_DIAL_S * 2.0 ** min(number, 10))
-
-    def _again(self, request: StepRequest, target: PullTarget, dial_s: float) -> PushResult:
-        """Connect anew and repeat a step; the ps knows if it was applied."""
-        self.connect(dial_s)
-        session = self._session
-        if session is None:
-            raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)
-        session.prepare(replace(request, has_previous=False), self._request_id)
-        session.send()
-        return session.receive(PullTarget(target.into))

@@ -16,11 +16,11 @@ from ...core.task import Incarnation
 from ...core.wire.steps import PullTarget, StepRequest
 from ...engine.rows import gather_rows
 from .ahead import PushWatcher, RowsAhead, changes_of, part_of
+from .definer import PlacedVariable
 from .distinct_rows import DistinctRows, DistinctRowsCache
-from .placed_variable import PlacedVariable
 from .plan_cache import PlanCache
-from .push_plans import PushPayload
 from .row_pulls import Rows, WantedRows, row_pulls
+from .step import Write
 
 _UINT8 = np.dtype(np.uint8)  # of rows that came with their scales
 
@@ -230,11 +230,11 @@ class RowLookups:
             return replace(rows, out=memory.take_array((count, SCALE_BYTES + width), _UINT8))
         return replace(rows, out=memory.take_array((count, width), dtype))
 
-    def note_push(self, push: PushPayload) -> None:
+    def note_push(self, writes: Sequence[Write]) -> None:
         """Note which rows a push changes, for those that were looked up ahead; under the lock."""
         if not self._ahead:
             return
-        for variable, rows in changes_of(push):
+        for variable, rows in changes_of(writes):
             changed = rows
             if rows is not None:
                 placed = self._place(variable)
@@ -242,17 +242,19 @@ class RowLookups:
             for ahead in self._ahead:
                 ahead.note(variable, changed)
 
-    def show_push(self, push: PushPayload, step: int) -> None:
+    def show_push(self, writes: Sequence[Write], step: int) -> None:
         """Show watchers a push that was sent, computed at global step ``step``; under the lock."""
         if not self._watchers:
             return
-        for write in push.writes:
-            watcher, rows = self._watchers.get(write.variable), write.value
-            if watcher is None or not isinstance(rows, IndexedSlices):
-                continue
-            distinct = self.distinct.of(self._place(write.variable), rows.indices)
-            values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
-            watcher.pushed(distinct, distinct.sums(values, self.distinct.memory), step)
+        for write in writes:
+            for name in write.values.keys() & self._watchers.keys():
+                rows = write.values[name]
+                if not isinstance(rows, IndexedSlices):
+                    continue
+                distinct = self.distinct.of(self._place(name), rows.indices)
+                values = np.ascontiguousarray(rows.values).reshape(distinct.ids.size, -1)
+                sums = distinct.sums(values, self.distinct.memory)
+                self._watchers[name].pushed(distinct, sums, step)
 
     def forget_shown(self) -> None:
         """Tell watchers that a push may not have been applied; under the lock."""

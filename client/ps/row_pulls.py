@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.wire.steps import PullTarget, StepRequest, WireLayout
+from .definer import PlacedVariable
 from .distinct_rows import DistinctRows
-from .placed_variable import PlacedVariable
 
 Rows = tuple[Array, Array | None]
 """(the distinct rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of them

@@ -22,8 +22,7 @@ from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment, answer_start
 from ...proto.v1 import session_pb2
-from .direct_pull import DirectPull
-from .direct_rows import DirectRows
+from .direct_pull import DirectPull, DirectRows
 
 SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
 _FIND_BATCH = 4096  # shards that a message names
@@ -233,8 +232,8 @@ def write_plain(request: StepRequest, segment: SharedSegment) -> None:
     segment.counters[WRITTEN] = request.payload_bytes
 
 
-def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:
-    """Replace the values of a step, which the caller may change, by those in a segment."""
+def values_in_segment(request: StepRequest, segment: SharedSegment) -> list[GatherBuffer]:
+    """View the values of a step, which the caller may change, where they are in a segment."""
     start = HEADER_BYTES + request.payload_bytes - request.value_bytes
     own = segment.memory[start : start + request.value_bytes]
-    return replace(request, values=[GatherBuffer([own], own.dtype, own.size)], detached=False)
+    return [GatherBuffer([own], own.dtype, own.size)]

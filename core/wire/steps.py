@@ -1,7 +1,7 @@
 """A step between a worker and one ps, whatever carries it: the vocabulary of client and server."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -177,6 +177,24 @@ class StepRequest:
             payload_bytes = rows + value_bytes
         object.__setattr__(self, "value_bytes", value_bytes)
         object.__setattr__(self, "payload_bytes", payload_bytes)
+
+    def with_values(self, values: Sequence[PayloadPart]) -> "StepRequest":
+        """Make the same request with values that nobody changes any more."""
+        return replace(self, values=values, detached=False)
+
+    def kept(self) -> "StepRequest":
+        """Put the values into memory of their own, if the caller may change what they are made
+        of.
+        """
+        return self.with_values([v.detached() for v in self.values]) if self.detached else self
+
+    def again(self) -> "StepRequest":
+        """Make the request that repeats this one over another connection."""
+        return replace(self.kept(), has_previous=False)
+
+    def read_directly(self, num_bytes: int) -> "StepRequest":
+        """Make the request of a worker that reads what it pulls from the ps's memory itself."""
+        return replace(self, pull=None, pull_rows=(), answer_bytes=0, direct_bytes=num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

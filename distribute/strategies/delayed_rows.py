@@ -6,39 +6,39 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...client.ps.push_plans import Write
+from ...client.ps.step import Write
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import RopewalkError
+from ...core.wire.steps import Operation
 
 
 @dataclass(slots=True)
 class _DelayedTable:
     """The gradients that wait for one table. ``since``: the step of the oldest of it."""
 
+    name: str
     steps: int
     max_bytes: int
-    writes: list[Write] = field(default_factory=list)
+    waiting: list[IndexedSlices] = field(default_factory=list)
     num_bytes: int = 0
     since: int = 0
 
-    def add(self, write: Write, step: int) -> None:
-        if not self.writes:
+    def add(self, rows: IndexedSlices, step: int) -> None:
+        if not self.waiting:
             self.since = step
-        # The program may change its array.
-        self.writes.append(write._replace(value=write.value.copy()))
-        self.num_bytes += write.value.nbytes
+        self.waiting.append(rows.copy())  # the program may change its array
+        self.num_bytes += rows.nbytes
 
     def is_due(self, step: int) -> bool:
         late = step - self.since >= self.steps or self.num_bytes > self.max_bytes
-        return bool(self.writes) and late
+        return bool(self.waiting) and late
 
     def take(self) -> Write:
         """Take all of it as one gradient, in order: its rows are added up where it is sent."""
-        parts = [write.value for write in self.writes if isinstance(write.value, IndexedSlices)]
-        values = np.concatenate([part.values for part in parts])
-        rows = IndexedSlices(values, np.concatenate([part.indices for part in parts]))
-        first, self.writes, self.num_bytes = self.writes[0], [], 0
-        return first._replace(value=rows)
+        waiting, self.waiting, self.num_bytes = self.waiting, [], 0
+        values = np.concatenate([rows.values for rows in waiting])
+        indices = np.concatenate([rows.indices for rows in waiting])
+        return Write(Operation.APPLY, {self.name: IndexedSlices(values, indices)})
 
 
 class DelayedRows:
@@ -56,7 +56,7 @@ class DelayedRows:
             steps: Number of this worker's steps to wait, at least 1.
             max_bytes: Most bytes to wait; when more waits, all of it travels.
         """
-        self._tables[table] = _DelayedTable(steps, max_bytes)
+        self._tables[table] = _DelayedTable(table, steps, max_bytes)
 
     @contextmanager
     def due(self, writes: Sequence[Write], *, is_new_step: bool) -> Iterator[list[Write]]:
@@ -75,11 +75,13 @@ class DelayedRows:
     def _put_aside(self, writes: Sequence[Write]) -> list[Write]:
         now = []
         for write in writes:
-            waiting = self._tables.get(write.variable)
-            if waiting is None:
+            delayed = self._tables.keys() & write.values.keys()
+            if not delayed:
                 now.append(write)
-            else:
-                waiting.add(write, self._step)
+            for name in delayed:
+                rows = write.values[name]
+                assert isinstance(rows, IndexedSlices)  # noqa: S101 - of a growing table
+                self._tables[name].add(rows, self._step)
         return now
 
     def _due(self) -> list[Write]:
@@ -89,12 +91,12 @@ class DelayedRows:
     def everything(self) -> Iterator[list[Write]]:
         """Lend all that waits; see :meth:`due`."""
         with self._unless_refused():
-            yield [each.take() for each in self._tables.values() if each.writes]
+            yield [each.take() for each in self._tables.values() if each.waiting]
 
     @contextmanager
     def _unless_refused(self) -> Iterator[None]:
         before = {
-            name: replace(each, writes=each.writes.copy()) for name, each in self._tables.items()
+            name: replace(each, waiting=each.waiting.copy()) for name, each in self._tables.items()
         }
         try:
             yield

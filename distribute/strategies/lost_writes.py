@@ -8,13 +8,12 @@ keeps what the others have written meanwhile; so does an assignment by one worke
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import numpy as np
-
-from ...client.ps.push_plans import Write
+from ...client.ps.step import Write
 from ...cluster.roles import WORKER
 from ...core.arrays.dtypes import is_float
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.definitions import VariableDefinition
 from ...core.wire.steps import Operation
 from ..runtime import ClusterRuntime
@@ -42,16 +41,17 @@ class LostWrites:
         """Keep silent about writes to some variables: none of them is made of others' values."""
         self._expected.update(names)
 
-    def note(self, assigned: Iterable[str], writes: Sequence[Write]) -> None:
-        """Note what a step writes.
-
-        Args:
-            assigned: Names of variables that are assigned as a whole.
-            writes: Further writes.
-        """
+    def note(self, writes: Iterable[Write]) -> None:
+        """Note what a step writes."""
         if not self._may_warn:
             return
-        whole = {*assigned, *(each.variable for each in writes if _is_whole(each))}
+        whole = {
+            name
+            for write in writes
+            if write.operation is Operation.ASSIGN
+            for name, value in write.values.items()
+            if not isinstance(value, IndexedSlices)
+        }
         whole -= self._expected
         definition = self._runtime.session.variables.definition
         now = frozenset(name for name in whole if _is_array_of_floats(definition(name)))
@@ -76,10 +76,6 @@ class LostWrites:
             "worker decides assign there alone: if strategy.is_chief",
             self._runtime.task.task.short, name,
         )  # fmt: skip
-
-
-def _is_whole(write: Write) -> bool:
-    return write.operation is Operation.ASSIGN and isinstance(write.value, np.ndarray)
 
 
 def _is_array_of_floats(definition: VariableDefinition) -> bool:

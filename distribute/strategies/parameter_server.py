@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...client.ps.push_plans import Write
 from ...client.ps.snapshot import PsSnapshot
+from ...client.ps.step import Step, Write
 from ...cluster.placement.balance import Placement, greedy_by_bytes
 from ...cluster.placement.partitioners import PartitionFunction
 from ...cluster.resolvers.resolver import ClusterResolver
@@ -41,7 +41,7 @@ from .created_variables import CreatedVariables
 from .extended import StrategyExtended
 from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
-from .server_step import Gradients, ServerStep
+from .server_step import ServerStep
 from .server_tables import ServerTables
 from .step_interface import Arguments, Keywords
 from .steps_alone import StepsAlone, Updates
@@ -305,7 +305,7 @@ class ParameterServerExtended(StrategyExtended):
         if (taken := self.runtime.job.snapshot(timeout_s)) is not None:
             return taken
         names = self.created.names
-        values = session.step(pulls=names).values if names else {}
+        values = session.step(Step(reads=names)).values if names else {}
         return PsSnapshot(dict(values), session.global_step, {})
 
     def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:
@@ -416,11 +416,13 @@ class ParameterServerExtended(StrategyExtended):
         moves = _changed(moves)
         if not moves or self._refused:
             return
-        add = Operation.ASSIGN_ADD
+        by_decay: dict[float, dict[str, Array]] = {}
+        for variable, moved in moves:
+            by_decay.setdefault(moved.decay, {})[variable.name] = moved.added()
         with self._lock:
             self.created.define()
             self._step.add_writes(
-                [Write(v.name, add, moved.added(), moved.decay) for v, moved in moves]
+                [Write(Operation.ASSIGN_ADD, added, decay) for decay, added in by_decay.items()]
             )
 
     def last_write_counts(self, variables: Iterable[Variable]) -> None:
@@ -444,7 +446,7 @@ class ParameterServerExtended(StrategyExtended):
         """
         with self._lock:
             self.created.define()
-            batches: list[Gradients] = [{}]
+            batches: list[dict[str, Array | IndexedSlices]] = [{}]
             for given, variable in pairs:
                 gradient = given if isinstance(given, IndexedSlices) else to_host(given)
                 if not isinstance(variable, PsVariable) or variable._strategy is not self._strategy:
@@ -466,7 +468,12 @@ class ParameterServerExtended(StrategyExtended):
                     for batch in batches
                 ]
             changes = optimizer.hyperparameters(lambda: session.global_step)
-            self._step.add(batches, current.global_clipnorm, changes)
+            self._step.add(
+                [
+                    Write(Operation.APPLY, batch, 0.0, current.global_clipnorm, changes)
+                    for batch in batches
+                ]
+            )
 
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
         """Return the global step, as far as this worker knows."""
@@ -474,10 +481,13 @@ class ParameterServerExtended(StrategyExtended):
 
 
 def _writes(method: str, values: Iterable[tuple[Variable, Any]]) -> Iterator[Write]:
+    sent: dict[str, Array | IndexedSlices] = {}
     for variable, value in values:
         if not isinstance(variable, PsVariable):
             raise TypeError(f"{variable.name!r} is no variable of parameter servers")
-        yield Write(variable.name, OPERATIONS[method], variable.as_sent(method, value))
+        sent[variable.name] = variable.as_sent(method, value)
+    if sent:
+        yield Write(OPERATIONS[method], sent)
 
 
 def _changed(

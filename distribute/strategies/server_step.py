@@ -7,16 +7,13 @@ added to, large assignments, a second update of one variable.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-import numpy as np
-
+from ...client.ps.fan_out import PendingStep, StepResult
 from ...client.ps.parameter_session import ParameterSession
-from ...client.ps.pending_step import PendingStep, StepResult
-from ...client.ps.push_plans import PushPayload, Write, unpacked
+from ...client.ps.step import Step, Write, unpacked
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.process import optimizer_steps
@@ -26,15 +23,49 @@ from ..runtime import ClusterRuntime
 from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
 from .lost_writes import LostWrites
-from .server_step_count import ServerStepCount
-
-Gradients = dict[str, Array | IndexedSlices]
-"""Gradients by name of the variable."""
+from .step_writes import StepWrites, values_of
 
 _NO_VALUES: Mapping[str, Array | None] = {}
-# Writes wait in copies of their own for the end of a step, up to this; what is larger takes longer
-# on its way than a round trip.
-_MAX_WAITING_BYTES = 4 * 1024 * 1024
+
+
+class ServerStepCount:
+    """The count of a worker's steps by the servers.
+
+    Attributes:
+        is_counted: Whether they have counted the step that is under way.
+    """
+
+    def __init__(self) -> None:
+        self.is_counted = False
+        self._is_part = False
+        self._joins = False
+
+    def begin(self) -> None:
+        """Begin a step, which is to be counted, unless it is a part of one that is."""
+        self.is_counted = self._joins or (self.is_counted and self._is_part)
+
+    @property
+    def increment(self) -> int:
+        """Number that the next push of the step adds to the global step."""
+        return 0 if self.is_counted else 1
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Count all that is pushed meanwhile, by steps and between them, as one step."""
+        self.is_counted, self._is_part = False, True
+        try:
+            yield
+        finally:
+            self.is_counted = self._is_part = False
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Count pushes in this block as part of the previous step."""
+        self._joins = True
+        try:
+            yield
+        finally:
+            self._joins = False
 
 
 class ServerStep:
@@ -59,19 +90,8 @@ class ServerStep:
         self._fresh: dict[str, Array] = {}
         self._values_step = 0  # the global step they are of
         self._reads: dict[str, None] = {}  # in order
-        # What it pushes.
-        self._pushes: Gradients = {}
-        self._clip: float | None = None
-        self._hyperparameters: Mapping[str, Any] | None = None  # of the gradients' rules
-        # After the gradients: values of whole variables, as they travel. And other writes in order;
-        # of one variable all writes are here or there.
-        self._assigned: dict[str, bytes] = {}
-        self._writes: list[Write] = []
-        self._written: set[str] = set()
-        # What is added to moving averages, and to rows of growing tables; the step reads none.
-        self._beside: list[Write] = []
-        self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
+        self._writes = StepWrites()
         self.count = ServerStepCount()
         self._finite = FiniteUpdates(runtime)
         self.lost_writes = LostWrites(runtime)
@@ -107,12 +127,10 @@ class ServerStep:
         self._active, self._thread = False, 0
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and (self._pushes or self._assigned or self._writes or self._beside):
+        if push and self._writes.has_writes:
             self._flush(list(self._reads), read)
-        self._pushes, self._clip, self._hyperparameters = {}, None, None
-        self._beside = []
+        self._writes.take(goes_on=False)
         self.count.begin()
-        self._take_writes()
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """Read a variable's value: this step's, or outside of steps the current one.
@@ -170,13 +188,13 @@ class ServerStep:
 
     def settle(self, name: str) -> None:
         """Make sure that the servers have what this step wrote to a variable."""
-        if name in self._assigned or name in self._written:
+        if self._writes.changes(name):
             self._settle()
 
     def _settle(self) -> None:
         """Send the writes that wait, and fetch what came of them."""
         unsettled, self._unsettled = list(self._unsettled), {}
-        if self._assigned or self._writes:
+        if self._writes.changes_values:
             self._flush(unsettled)
         else:
             self._fresh |= self._pull(unsettled).values
@@ -190,15 +208,10 @@ class ServerStep:
         Returns:
             Whether it waits for the end of the step; False: it is for :meth:`write`.
         """
-        if threading.get_ident() != self._thread or name in self._written:
+        if threading.get_ident() != self._thread or not self._writes.assign(name, value):
             return False
-        waiting = self._waiting_bytes + value.nbytes
-        if waiting > _MAX_WAITING_BYTES:
-            return False
-        self._waiting_bytes = waiting
         if self._unsettled:
             self._unsettled.pop(name, None)
-        self._assigned[name] = value.tobytes()
         return True
 
     def write(
@@ -214,21 +227,12 @@ class ServerStep:
         """
         if at_once or not self._active:
             self._arrived()  # values under way lack this: no step begins with them
-            self._session.step(PushPayload({name: value}, operation))
+            self._session.step(Step([Write(operation, {name: value})]))
             if not self._active:
                 self._forget()
             return
-        self._waiting_bytes += value.nbytes
-        waits = self._waiting_bytes <= _MAX_WAITING_BYTES
-        if waits:
-            value = value.copy()  # the caller may change its own
-        assigned = self._assigned.pop(name, None)
-        if assigned is not None:
-            before = unpacked(assigned, self._session.variables.definition(name))
-            self._writes.append(Write(name, Operation.ASSIGN, before))
-        self._writes.append(Write(name, operation, value))
-        self._written.add(name)
-        if waits and operation is Operation.ASSIGN and isinstance(value, np.ndarray):
+        waits, value = self._writes.write(name, operation, value)
+        if waits and operation is Operation.ASSIGN and not isinstance(value, IndexedSlices):
             value.setflags(write=False)  # as all that a step reads
             self._fresh[name] = value
             self._unsettled.pop(name, None)
@@ -242,7 +246,7 @@ class ServerStep:
         """Push the gradients that wait for a later step's push."""
         self._arrived()  # if it raises, what waits goes on waiting
         with self.delayed.everything() as writes:
-            pending = self._session.begin(PushPayload({}, writes=writes)) if writes else None
+            pending = self._session.begin(Step(writes)) if writes else None
         if pending is not None:
             pending.result()
 
@@ -253,32 +257,19 @@ class ServerStep:
         self._session.finish()
         self._forget()
 
-    def add(
-        self,
-        batches: Sequence[Gradients],
-        clip: float | None,
-        hyperparameters: Mapping[str, Any] | None = None,
-    ) -> None:
+    def add(self, gradients: Sequence[Write]) -> None:
         """Put gradients into the step's push; outside of steps, push them now.
 
         Args:
-            batches: Each is pushed as a whole, in order.
-            clip: Limit of the joint norm of a batch; None: none.
-            hyperparameters: Hyperparameters of their update rules that differ from those bound.
+            gradients: Each is pushed as a whole, in order.
         """
         if not self._active:
             self.count.begin()
-        for batch in batches:
-            # A norm is taken over the gradients of one call, as in Keras; and a second update of
-            # one variable cannot travel with the first.
-            alone = self._clip is not None or clip is not None
-            alone = alone or hyperparameters != self._hyperparameters
-            if self._pushes and (alone or not self._pushes.keys().isdisjoint(batch)):
+        for write in gradients:
+            if not self._writes.fits(write):
                 self._flush([])
-            elif any(name in self._assigned or name in self._written for name in batch):
-                self._flush([])  # they came first
-            self._clip, self._hyperparameters = clip, hyperparameters
-            self._pushes |= batch
+            if write.values:
+                self._writes.add(write)
         if not self._active:
             self._flush([])
 
@@ -319,20 +310,20 @@ class ServerStep:
 
         Args:
             writes: Writes to moving averages: ASSIGN_ADD, with the decay of what is there; and to
-                growing tables: APPLY, gradients of rows. To growing tables: APPLY, gradients of
-                rows.
+                growing tables: APPLY, gradients of rows.
         """
-        self._beside += writes
+        self._writes.beside += writes
         if not self._active:
             self.count.is_counted = False
             self._flush([])
 
     def add_last(self, writes: Sequence[Write]) -> None:
         """Put writes into the push that ends this step, which reads nothing any more."""
-        self._writes += writes
+        for write in writes:
+            self._writes.add(write)
 
     def _known(self, name: str) -> Array | None:
-        assigned = self._assigned.get(name)
+        assigned = self._writes.assigned.get(name)
         if assigned is not None:
             return unpacked(assigned, self._session.variables.definition(name))
         value = self._fresh.get(name)
@@ -344,7 +335,7 @@ class ServerStep:
         self._pulled, self._fresh, self._unsettled = {}, {}, {}
 
     def _pull(self, names: Sequence[str]) -> StepResult:
-        result = self._session.step(None, names)
+        result = self._session.step(Step(reads=names))
         self._values_step = result.global_step
         return result
 
@@ -355,40 +346,37 @@ class ServerStep:
             pulls: Names of variables to pull for the next step.
             read: Values that this step read; the next one may begin with them.
         """
-        pushes, beside = self._pushes, self._beside
-        assigned, writes = self._take_writes()
-        if assigned or writes:
-            self.lost_writes.note(assigned, writes)
+        writes, beside = self._take_writes()
+        has_gradients = bool(writes) and writes[0].operation is Operation.APPLY
+        gradients, others = writes[:has_gradients], writes[has_gradients:]
+        if others:
+            self.lost_writes.note(others)
         # Once per step of this worker, however many pushes it takes.
-        clip, increment = self._clip, self.count.increment
-        hyperparameters, self._hyperparameters = self._hyperparameters, None
-        self._pushes, self._clip, self._beside = {}, None, []
+        increment = self.count.increment
         progress = self._runtime.progress
-        looked_at = pushes
-        if beside:
-            looked_at = {**pushes, **_values_of(beside)}
-        if self._finite.refuses(looked_at, self._session.global_step):
-            if not (assigned or writes):
+        updates = values_of([*gradients, *beside])
+        if self._finite.refuses(updates, self._session.global_step):
+            if not others:
                 return
-            pushes, beside = {}, []
+            gradients, beside = [], []
         self.count.is_counted = True
         progress.steps += increment
-        scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         with self._due(beside, is_new_step=bool(increment)) as due:
             pending = self._session.begin(
-                PushPayload(pushes, assigned=assigned, writes=[*writes, *due]),
-                pulls,
-                step_increment=increment,
-                gradient_scale=scale,
-                hyperparameters=hyperparameters,
-                seen_step=self._values_step or None,
-                detached=self._prefetch,
+                Step(
+                    [*gradients, *others, *due],
+                    pulls,
+                    increment,
+                    _scale(gradients),
+                    self._values_step or None,
+                    detached=self._prefetch,
+                )
             )
         progress.pushes += 1
         optimizer_steps.note_shared()
         # A step that follows a write begins with it.
-        if self._prefetch and not self._active and not (assigned or writes):
+        if self._prefetch and not self._active and not others:
             self._wait_for(pending)
             if arrived is None and read:
                 # Nothing was under way: the next step reads once more what this one read.
@@ -414,17 +402,13 @@ class ServerStep:
             return nullcontext(beside)
         return self.delayed.due(beside, is_new_step=is_new_step)
 
-    def _take_writes(self) -> tuple[dict[str, bytes], list[Write]]:
+    def _take_writes(self) -> tuple[list[Write], list[Write]]:
         """Take what was written since the last push; the step goes on reading it."""
-        writes, self._writes, self._written, self._waiting_bytes = self._writes, [], set(), 0
-        if not self._active:
-            assigned, self._assigned = self._assigned, {}
-            return assigned, writes
-        # The thread that runs the step may go on assigning while another has it pushed.
-        taken = dict(self._assigned.popitem() for _ in range(len(self._assigned)))
-        for name, value in taken.items():
-            self._fresh[name] = unpacked(value, self._session.variables.definition(name))
-        return taken, writes
+        writes, assigned, beside = self._writes.take(goes_on=self._active)
+        if self._active:
+            for name, value in assigned.items():
+                self._fresh[name] = unpacked(value, self._session.variables.definition(name))
+        return writes, beside
 
     def _arrived(self) -> StepResult | None:
         """Wait for the exchange under way; None if there is none."""
@@ -443,12 +427,8 @@ class ServerStep:
         self._waiter.submit(pending.wait)
 
 
-def _values_of(writes: Sequence[Write]) -> dict[str, Array | IndexedSlices]:
-    """Index the values of writes by variable; one that is written again has a number behind its
-    name.
-    """
-    values: dict[str, Array | IndexedSlices] = {}
-    for number, each in enumerate(writes):
-        again = each.variable in values
-        values[f"{each.variable} ({number})" if again else each.variable] = each.value
-    return values
+def _scale(gradients: Sequence[Write]) -> float:
+    """Compute what scales the gradients of a push."""
+    if not gradients or gradients[0].clip is None:
+        return 1.0
+    return clip_scale(list(gradients[0].values.values()), gradients[0].clip)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from threading import RLock
 
 from ...client.ps.ahead import PushWatcher
-from ...client.ps.push_plans import Write
+from ...client.ps.step import Write
 from ...cluster.roles import EVALUATOR
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
@@ -156,7 +156,7 @@ class ServerTables(TableRows):
         with self._lock:
             self._created.define()
             self._step.add_writes(
-                [Write(table.name, Operation.APPLY, rows) for table, rows in gradients]
+                [Write(Operation.APPLY, {table.name: rows}) for table, rows in gradients]
             )
 
     def watch_pushes(self, table: PsTable, watcher: PushWatcher) -> None:

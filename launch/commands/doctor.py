@@ -8,7 +8,7 @@ import click
 from ..options.settings import caller_options, take_settings
 
 if TYPE_CHECKING:
-    from .doctor_checks import Step
+    from .doctor_checks import DoctorStep
 
 
 @click.command("doctor")
@@ -28,7 +28,7 @@ def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
     sys.exit(int(next((step.error.exit_code for step in steps if step.error is not None), 0)))
 
 
-def _show(steps: "list[Step]") -> None:
+def _show(steps: "list[DoctorStep]") -> None:
     from rich.table import Table
 
     from ..screen.terminal import TerminalConsole

@@ -34,7 +34,7 @@ from ...proto.v1 import session_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DoctorStep:
     """A step of the examination.
 
     Attributes:
@@ -53,7 +53,7 @@ class Step:
 NAMES = ("address", "DNS", "port", "encryption", "certificate", "identity", "protocol", "task")
 
 
-def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
+def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorStep]:
     """Look at a task.
 
     Args:
@@ -64,7 +64,7 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
     Returns:
         A step for each of :data:`NAMES`.
     """
-    steps: list[Step] = []
+    steps: list[DoctorStep] = []
     doctor = _Doctor(address, settings, timeout_s)
     looks: tuple[Callable[[], str], ...] = (
         doctor.address_, doctor.dns, doctor.port, doctor.encryption, doctor.certificate,
@@ -72,12 +72,12 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[Step]:
     )  # fmt: skip
     for name, look in zip(NAMES, looks, strict=True):
         if steps and not steps[-1].passed:
-            steps.append(Step(name, None))
+            steps.append(DoctorStep(name, None))
             continue
         try:
-            steps.append(Step(name, True, look()))
+            steps.append(DoctorStep(name, True, look()))
         except RopewalkError as error:
-            steps.append(Step(name, False, error.message, error))
+            steps.append(DoctorStep(name, False, error.message, error))
     return steps
 
 

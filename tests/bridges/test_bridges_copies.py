@@ -16,8 +16,8 @@ import pytest
 import ropewalk as rw
 from helpers.sharded import through_a_session
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Step
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.runtime import ClusterRuntime
@@ -104,9 +104,10 @@ def test_no_copy_is_made_of_a_dense_gradient_but_the_one_into_the_session(
     handed_over: dict[str, int] = {}
     begin = session.begin
 
-    def spy(push: PushPayload, *args: Any, **more: Any) -> Any:
-        handed_over.update({name: np.asarray(v).ctypes.data for name, v in push.values.items()})
-        return begin(push, *args, **more)
+    def spy(step: Step) -> Any:
+        values = step.writes[0].values
+        handed_over.update({name: np.asarray(v).ctypes.data for name, v in values.items()})
+        return begin(step)
 
     monkeypatch.setattr(session, "begin", spy)
     tracemalloc.start()

@@ -12,12 +12,13 @@ from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
 from ropewalk.client.ps.reading import MemoryReading
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.task import TaskId
+from ropewalk.core.wire.steps import Operation
 from ropewalk.net.connection import Connection
 from ropewalk.net.shared_memory import unavailable
 from ropewalk.server.ps.replication.follower import Follower
@@ -107,7 +108,9 @@ def step(
 ) -> dict[str, Array]:
     """Push other gradients in every step, and pull all."""
     gradients = {name: random.standard_normal(shape, np.float32) for name, shape in names.items()}
-    return dict(session.step(PushPayload(gradients), list(names), step_increment=1).values)
+    return dict(
+        session.step(Step([Write(Operation.APPLY, gradients)], list(names), increment=1)).values
+    )
 
 
 @pytest.mark.usefixtures("slow_follower")
@@ -138,7 +141,7 @@ def test_large_pushes_are_read_where_the_worker_left_them(
     held = share_of(pair.follower).store.table.blocks()
     assert sum(block.value.size for block in held) == 256 + 300_000
     np.testing.assert_array_equal(
-        values["large"], pair.session.step(None, ["large"]).values["large"]
+        values["large"], pair.session.step(Step(reads=["large"])).values["large"]
     )
 
 
@@ -264,7 +267,7 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
 
     def push() -> None:
         gradient = np.ones(LARGE, np.float32)
-        other.step(PushPayload({"large": gradient}), [], step_increment=1)
+        other.step(Step([Write(Operation.APPLY, {"large": gradient})], [], increment=1))
 
     pushing = threading.Thread(target=push)
 
@@ -281,7 +284,7 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
         if pushes:
             seen.append(step(pair.session, random, {"large": LARGE})["large"])
         else:
-            seen.append(pair.session.step(None, ["large"]).values["large"])
+            seen.append(pair.session.step(Step(reads=["large"])).values["large"])
 
     monkeypatch.setattr(MemoryReading, "go_on", read_late)
     reading = threading.Thread(target=read)
@@ -309,9 +312,9 @@ def test_a_push_is_answered_before_the_follower_has_applied_it(
         take(replayer, record)
 
     monkeypatch.setattr(Replayer, "take", take_late)
-    push = PushPayload({"large": np.ones(LARGE, np.float32)})
-    pair.session.step(push, step_increment=1)
-    next_one = threading.Thread(target=pair.session.step, args=(push,))
+    push = [Write(Operation.APPLY, {"large": np.ones(LARGE, np.float32)})]
+    pair.session.step(Step(push, increment=1))
+    next_one = threading.Thread(target=pair.session.step, args=(Step(push),))
     next_one.start()
     try:
         next_one.join(0.5)

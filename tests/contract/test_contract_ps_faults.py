@@ -28,6 +28,7 @@ from helpers.ps_peers import (
 )
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.peer import answered
 from ropewalk.core.arrays.dtypes import as_bytes
 from ropewalk.core.errors import (
     FencedError,
@@ -151,12 +152,14 @@ def test_a_broken_step_is_repeated_with_what_it_was_made_of(
         gets = [get(each) for each in variables]
         out = [each.room() for each in gets]
         faults.stream.cut(0, "send" if count == 2 else "receive")
-        worker.peer.prepare(worker.request(puts, gets, detached=detached))
-        worker.peer.send()
+        targets = PullTarget([as_bytes(array) for array in out])
+        exchange = worker.peer.step(worker.request(puts, gets, detached=detached), targets)
+        next(exchange)
+        next(exchange)
         if detached:
             for each in puts:
                 each.values.fill(np.nan)
-        worker.peer.receive(PullTarget([as_bytes(array) for array in out]))
+        answered(exchange)
         worker.sequence += 1
         assert {(v.min(), v.max()) for v in out} == {(count, count)}
 

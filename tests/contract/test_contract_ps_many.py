@@ -24,7 +24,7 @@ from helpers.ps_peers import (
 )
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import (
     LimitExceededError,
     RopewalkError,
@@ -43,8 +43,8 @@ def test_large_pushes_to_several_ps_are_on_their_way_together(start: Start, kind
     session.define(variables, {v.name: np.zeros(v.shape, F32) for v in variables}, create=True)
     for each in faults:
         each.stream.before_send = lambda count: count > 1024**2 and meeting.wait(scaled(10))
-    push = PushPayload({v.name: np.ones(v.shape, F32) for v in variables}, ADD)
-    values = session.step(push, [v.name for v in variables]).values
+    push = [Write(ADD, {v.name: np.ones(v.shape, F32) for v in variables})]
+    values = session.step(Step(push, [v.name for v in variables])).values
     assert all((values[v.name] == 1).all() for v in variables)
     assert not meeting.broken
     session.close()
@@ -93,10 +93,12 @@ def test_clients_that_do_not_read_hold_up_nobody(start: Start, kind: str) -> Non
     adder = Adder(ps.worker(0), variables)
     slow = [ps.worker(index) for index in (1, 2, 3)]
     before = ps.store.counters()
+    unread = []
     for worker in slow:
         for _ in range(4):
-            worker.peer.prepare(worker.request((), adder.gets))
-            worker.peer.send()
+            unread.append(worker.peer.step(worker.request((), adder.gets)))
+            for _ in ("gather", "send"):
+                next(unread[-1])
     pull = sum(each.num_bytes for each in variables)
     wait_until(
         lambda: ps.store.counters().bytes_out - before.bytes_out >= 3 * pull, 10, "their answers"

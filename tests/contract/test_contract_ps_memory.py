@@ -20,6 +20,7 @@ from helpers.ps_peers import (
     vector,
 )
 from helpers.waiting import wait_until
+from ropewalk.client.ps.peer import answered
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.errors import (
@@ -181,9 +182,7 @@ def test_of_a_push_that_cannot_be_gathered_nothing_is_applied(
         request = at_write(replace(request, values=values), number, fail_with(MemoryError()))
 
         def push(request: StepRequest = request) -> None:
-            adder.worker.peer.prepare(request)
-            adder.worker.peer.send()
-            adder.worker.peer.receive()
+            answered(adder.worker.peer.step(request))
 
         with pytest.raises(MemoryError):
             push()
@@ -204,9 +203,10 @@ def test_a_worker_that_fails_while_it_writes_an_overlapped_push_is_not_waited_fo
     adder.step()
     other.define(*LARGE)
     request = adder.worker.request(adder.puts, adder.gets, step_increment=1)
-    adder.worker.peer.prepare(at_write(request, number, fail_with(error)))
+    exchange = adder.worker.peer.step(at_write(request, number, fail_with(error)))
+    next(exchange)
     with pytest.raises(type(error)):
-        adder.worker.peer.send()
+        next(exchange)
     for value in other.pull(*adder.gets):
         assert value.min() == value.max()
     out = [each.room() for each in adder.gets]

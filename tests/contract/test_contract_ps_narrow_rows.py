@@ -8,7 +8,7 @@ import pytest
 from helpers.ps_faults import DIRECTIONS
 from helpers.ps_peers import CONNECTIONS, Ps, Put, Worker, faults_on, get, open_session, vector
 from helpers.tables import DIM, EXTREMES, gradients, table
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType, narrow
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.arrays.scaled_rows import INT8, pack_rows, unpack_rows
@@ -57,7 +57,7 @@ def test_rows_are_narrow_on_the_way_alone(kind: str, wire: DType) -> None:
             np.testing.assert_array_equal(narrow_rows.rows.lookup(name, ids), wanted)
             gradient = np.random.default_rng(0).standard_normal((ids.size, DIM), np.float32)
             sums = IndexedSlices(gradient, ids)
-            narrow_rows.step(PushPayload({name: sums}, Operation.APPLY))
+            narrow_rows.step(Step([Write(Operation.APPLY, {name: sums})]))
             moved = exact - plain.rows.lookup(name, ids)
             off = np.abs(moved - gradient)
             step = np.abs(gradient).max(axis=1, keepdims=True) / (127 if wire == INT8 else 100)
@@ -102,7 +102,7 @@ def test_a_push_that_is_repeated_is_the_same_and_applied_once(wire: DType) -> No
             if cut:
                 faults.stream.cut(10 + 20 * number, DIRECTIONS[number % 2])
             values = rng.standard_normal((EXTREMES.size, DIM), np.float32)
-            session.step(gradients(t=(EXTREMES, values)))
+            session.step(Step(gradients(t=(EXTREMES, values))))
         assert ps.store.counters().pushes == 8
         found = session.rows.lookup("t", EXTREMES)
         session.close()
@@ -119,7 +119,7 @@ def test_gradients_arrive_in_the_mean(ps: Ps) -> None:
     session.set_row_dtype("d", INT8)
     gradient = np.array([[1.0, 0.001, -0.002, 0.0]], np.float32)  # a step is 1/127
     for _ in range(400):
-        session.step(PushPayload({"d": IndexedSlices(gradient, np.array([3]))}, Operation.APPLY))
+        session.step(Step([Write(Operation.APPLY, {"d": IndexedSlices(gradient, np.array([3]))})]))
     session.set_row_dtype("d", F32)
     moved = -session.rows.lookup("d", np.array([3]))[0] / 400
     np.testing.assert_allclose(moved, gradient[0], atol=4 * 0.5 / 127 / 20)
@@ -132,9 +132,9 @@ def test_nothing_that_is_no_number_is_sent(ps: Ps) -> None:
     session.define([table()], {}, create=True)
     session.set_row_dtype("t", INT8)
     with pytest.raises(NonFiniteGradientError, match="'t' has NaN or infinity"):
-        session.step(gradients(t=(EXTREMES[:1], np.full((1, DIM), np.nan, np.float32))))
+        session.step(Step(gradients(t=(EXTREMES[:1], np.full((1, DIM), np.nan, np.float32)))))
     assert ps.store.counters().pushes == 0
-    session.step(gradients(t=(EXTREMES[:1], np.ones((1, DIM), np.float32))))
+    session.step(Step(gradients(t=(EXTREMES[:1], np.ones((1, DIM), np.float32)))))
     session.close()
 
 

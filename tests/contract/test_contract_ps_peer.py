@@ -134,18 +134,13 @@ def test_an_abort_between_send_and_receive_is_heard(ps: Ps) -> None:
     worker, w = ps.worker(), vector()
     worker.create(w)
     error = PeerLostError("the job failed")
-    worker.peer.prepare(worker.request([put(w, ADD, 1)]))
-    worker.peer.send()
+    exchange = worker.peer.step(worker.request([put(w, ADD, 1)]))
+    next(exchange)
+    next(exchange)
     worker.peer.abort(error)
     with pytest.raises(PeerLostError) as caught:
-        worker.peer.receive()
+        next(exchange)
     assert caught.value is error
-
-
-def test_receive_without_send_is_a_mistake_of_the_caller(ps: Ps) -> None:
-    worker = ps.worker()
-    with pytest.raises(RuntimeError, match="receive without send"):
-        worker.peer.receive()
 
 
 def test_closing_twice_is_fine(ps: Ps) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -40,10 +40,8 @@ def create(session: ParameterSession, **sizes: int) -> None:
     )
 
 
-def add(value: float, **sizes: int) -> PushPayload:
-    return PushPayload(
-        {name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD
-    )
+def add(value: float, **sizes: int) -> list[Write]:
+    return [Write(ADD, {name: np.full(size, value, np.float32) for name, size in sizes.items()})]
 
 
 # -- steps under way ---------------------------------------------------------------------------
@@ -54,9 +52,9 @@ def test_a_read_after_begin_sees_its_push(cluster: list[Ps], size: int) -> None:
     session = open_session(*cluster)
     create(session, w=size)
     for expected in range(1, 6):
-        session.begin(add(1, w=size), step_increment=1)
-        assert (session.step(None, ["w"]).values["w"] == expected).all()
-        session.begin(add(0, w=size))
+        session.begin(Step(add(1, w=size), increment=1))
+        assert (session.step(Step(reads=["w"])).values["w"] == expected).all()
+        session.begin(Step(add(0, w=size)))
         np.testing.assert_array_equal(session.rows.lookup("w", np.array([size - 1])), [expected])
         assert session.global_step == expected
 
@@ -66,7 +64,7 @@ def test_a_step_is_finished_by_whatever_comes_next(cluster: list[Ps], size: int)
     session = open_session(*cluster)
     create(session, w=size)
     nexts: list[Callable[[], object]] = [
-        lambda: session.begin(add(0, w=size)),
+        lambda: session.begin(Step(add(0, w=size))),
         session.wait,
         session.finish,
         lambda: session.bind(["w"], SGD(learning_rate=1.0)),
@@ -75,7 +73,7 @@ def test_a_step_is_finished_by_whatever_comes_next(cluster: list[Ps], size: int)
         lambda: setattr(session, "wire_format", WireFormat()),
     ]
     for expected, call in enumerate(nexts, 1):
-        pending = session.begin(add(1, w=size), ["w"], step_increment=1)
+        pending = session.begin(Step(add(1, w=size), ["w"], increment=1))
         call()
         assert pending.answer is not None
         result = pending.result()
@@ -94,8 +92,10 @@ def test_many_steps_under_way_one_after_another_keep_their_order(
     pending = None
     for value in range(30):
         following = session.begin(
-            PushPayload({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD),
-            ["w"],
+            Step(
+                [Write(ASSIGN if value % 3 else ADD, {"w": np.full(size, value, np.float32)})],
+                ["w"],
+            )
         )
         if pending is not None:
             seen.append(float(pending.result().values["w"][-1]))
@@ -112,7 +112,7 @@ def test_the_answer_may_be_waited_for_in_another_thread(cluster: list[Ps], size:
     session = open_session(*cluster)
     create(session, w=size)
     for expected in range(1, 20):
-        pending = session.begin(add(1, w=size), ["w"], detached=True)
+        pending = session.begin(Step(add(1, w=size), ["w"], detached=True))
         thread = threading.Thread(target=pending.wait)
         thread.start()
         assert (pending.result().values["w"] == expected).all()
@@ -143,25 +143,25 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
         bias[:] = 1
         if form == "rows":
             value = IndexedSlices(reused, rows)
-        pending = session.begin(PushPayload({"w": value, "b": bias}, ADD), detached=True)
+        pending = session.begin(Step([Write(ADD, {"w": value, "b": bias})], detached=True))
         reused[:] = wide[:] = bias[:] = -1000
         rows[:] = 0
         pending.result()
         rows[:] = np.arange(size)
-    got = session.step(None, ["w", "b"]).values
+    got = session.step(Step(reads=["w", "b"])).values
     np.testing.assert_array_equal(got["w"], expected)
     np.testing.assert_array_equal(got["b"], 10)
 
 
-def refused() -> PushPayload:
+def refused() -> list[Write]:
     """Gradients for a variable that has no update rule."""
-    return PushPayload({"w": np.ones(SMALL, np.float32)}, APPLY)
+    return [Write(APPLY, {"w": np.ones(SMALL, np.float32)})]
 
 
 def test_a_failed_step_is_reported_by_its_result_and_then_no_more(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
-    pending = session.begin(refused(), ["w"], step_increment=1)
+    pending = session.begin(Step(refused(), ["w"], increment=1))
     with pytest.raises(RefusedError, match="'w' has no update rule") as caught:
         pending.result()
     session.finish()
@@ -169,15 +169,15 @@ def test_a_failed_step_is_reported_by_its_result_and_then_no_more(cluster: list[
         pending.result()
     assert again.value is caught.value
     session.finish()
-    assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
+    assert (session.step(Step(add(1, w=SMALL), ["w"])).values["w"] == 1).all()
 
 
 def test_a_failed_step_nobody_asked_about_is_reported_at_the_end_once(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
-    session.begin(refused(), step_increment=1)
+    session.begin(Step(refused(), increment=1))
     # The next one is not to blame.
-    assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
+    assert (session.step(Step(add(1, w=SMALL), ["w"])).values["w"] == 1).all()
     with pytest.raises(RefusedError, match="'w' has no update rule"):
         session.finish()
     session.finish()
@@ -190,10 +190,10 @@ def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
     create(session, w=SMALL, big=LARGE)
     names = ["w", "big"]
     for expected in range(1, 6):
-        pending = session.begin(refused(), names)
+        pending = session.begin(Step(refused(), names))
         session.wait()
         assert pending.failure is not None
-        values = session.step(add(1, w=SMALL, big=LARGE), names).values
+        values = session.step(Step(add(1, w=SMALL, big=LARGE), names)).values
         assert (values["w"] == expected).all()
         assert (values["big"] == expected).all()
 
@@ -206,20 +206,20 @@ def test_a_step_that_cannot_be_sent_is_reported_at_begin(cluster: list[Ps]) -> N
     with pytest.raises(LimitExceededError, match="max_step_bytes"):
         session.define([huge], {"huge": np.zeros(size, F32)}, create=True)
     session.finish()
-    assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
+    assert (session.step(Step(add(1, w=SMALL), ["w"])).values["w"] == 1).all()
 
 
 def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
-    pending = session.begin(add(1, w=SMALL))
+    pending = session.begin(Step(add(1, w=SMALL)))
     error = PeerLostError("the chief is lost")
     session.abort(error)
     calls: list[Callable[[], object]] = [
         pending.result,
         pending.result,
-        lambda: session.begin(add(1, w=SMALL)),
-        lambda: session.step(None, ["w"]),
+        lambda: session.begin(Step(add(1, w=SMALL))),
+        lambda: session.step(Step(reads=["w"])),
         lambda: session.rows.lookup("w", np.array([0])),
         lambda: session.bind(["w"], SGD()),
         lambda: create(session, another=SMALL),
@@ -261,14 +261,14 @@ def test_other_variables_in_every_step_for_thousands_of_steps(
         # A bit pattern each: no set comes twice in a row of 2**14.
         mine = [name for i, name in enumerate(names) if (step * 2654435761 >> 7) >> i & 1] or names
         theirs = [name for name in names if name not in mine] or names
-        push = add(1, **{name: sizes[name] for name in theirs}) if step % 3 == 0 else None
-        if push is not None:
+        push = add(1, **{name: sizes[name] for name in theirs}) if step % 3 == 0 else []
+        if push:
             for name in theirs:
                 expected[name] += 1
-        values = session.step(push, mine).values
+        values = session.step(Step(push, mine)).values
         probe = mine[int(rng.integers(len(mine)))]
         assert values[probe][0] == values[probe][-1] == expected[probe]
-    final = session.step(None, names).values
+    final = session.step(Step(reads=names)).values
     assert {name: float(final[name][0]) for name in names} == expected
 
 
@@ -286,6 +286,6 @@ def test_other_large_pulls_in_every_step_take_nothing_for_known_that_is_not(
         mine = [str(name) for name in rng.permutation(names)[: rng.integers(4, 7)]]
         one = str(rng.choice(names))
         expected[one] += 1
-        values = session.step(add(1, **{one: sizes[one]}), mine).values
+        values = session.step(Step(add(1, **{one: sizes[one]}), mine)).values
         for name in mine:
             assert (values[name] == expected[name]).all()

@@ -18,6 +18,7 @@ from helpers.ps_peers import (
     put,
     vector,
 )
+from ropewalk.client.ps.peer import answered
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.errors import (
     FencedError,
@@ -144,10 +145,8 @@ def test_a_refused_step_applies_nothing_and_the_session_goes_on(
     worker.create(w, x)
     for attempt in range(2):
         request = build(worker, w, x)
-        worker.peer.prepare(request)
-        worker.peer.send()
         with pytest.raises(error, match=message):
-            worker.peer.receive()
+            answered(worker.peer.step(request))
         assert ps.store.counters().refused == attempt + 1
         assert worker.value(w).sum() == worker.value(x).sum() == 0
     # The number of the refused push was not used up.
@@ -191,18 +190,13 @@ def test_a_step_of_nothing_asks_for_the_global_step(ps: Ps) -> None:
     worker, w = ps.worker(), vector()
     worker.define(w)
     worker.push(put(w, ASSIGN, 0), step_increment=5)
-    worker.peer.prepare(StepRequest())
-    worker.peer.send()
-    assert worker.peer.receive().global_step == 5
+    assert answered(worker.peer.step(StepRequest())).global_step == 5
 
 
 def test_a_push_of_nothing_may_count_a_step(ps: Ps) -> None:
     """The ps of the global step hears of every step, also of those that touch others alone."""
     worker = ps.worker()
-    worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
-    worker.peer.send()
-    assert worker.peer.receive() == PushResult(1, 0, duplicate=False)
-    worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
-    worker.peer.send()
-    again = worker.peer.receive()
+    request = StepRequest(sequence=1, step_increment=1)
+    assert answered(worker.peer.step(request)) == PushResult(1, 0, duplicate=False)
+    again = answered(worker.peer.step(request))
     assert (again.global_step, again.duplicate) == (1, True)

@@ -10,6 +10,7 @@ from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
 from helpers.tables import DIM, EXTREMES, Reference, gradients, on_disk, table
 from ropewalk.client.ps.distinct_rows import DistinctRows, RowSums
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.engine.keyed.row_states import counts_of
@@ -38,7 +39,7 @@ def test_steps_on_two_ps_are_those_of_numpy(servers: list[Ps]) -> None:
             assert inverse is not None
             np.testing.assert_allclose(rows[inverse], references[name].read(keys[name]), rtol=2e-6)
         values = {name: rng.standard_normal((40, DIM), np.float32) for name in keys}
-        session.step(gradients(**{name: (keys[name], values[name]) for name in keys}), ["w"])
+        session.step(Step(gradients(**{n: (keys[n], values[n]) for n in keys}), ["w"]))
         for name, reference in references.items():
             reference.push(keys[name], values[name])
     session.close()
@@ -65,7 +66,7 @@ def test_rows_come_with_their_slots_and_counts_beside_plain_ones(servers: list[P
     session.define([table("t"), table("u")], {}, create=True)
     keys, ones = np.arange(40), np.ones((40, DIM), np.float32)
     for count in (10, 20):
-        session.step(gradients(t=(keys[:count], ones[:count])))
+        session.step(Step(gradients(t=(keys[:count], ones[:count]))))
     wanted = {"t": EXTREMES, "u": keys}
     rows, states = session.rows.lookup_states(wanted, {"t": keys})
     found, inverse = states["t"]
@@ -93,7 +94,7 @@ def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(kind: str) -> None:
     def step() -> None:
         keys = rng.choice(EXTREMES, 20)
         values = rng.standard_normal((20, DIM), np.float32)
-        session.step(gradients(t=(keys, values)))
+        session.step(Step(gradients(t=(keys, values))))
         reference.push(keys, values)
         found = session.rows.lookup("t", EXTREMES)
         np.testing.assert_allclose(found, reference.read(EXTREMES), rtol=2e-6)
@@ -123,7 +124,7 @@ def test_workers_share_rows_and_a_read_makes_none(kind: str) -> None:
     ones = np.ones((EXTREMES.size, DIM), np.float32)
     assert sum(each.rows for ps in servers for each in ps.store.counters().tables) == 0
     for session in (chief, other):
-        session.step(gradients(t=(EXTREMES, ones)))
+        session.step(Step(gradients(t=(EXTREMES, ones))))
     assert (chief.rows.lookup("t", EXTREMES) < start).all()
     np.testing.assert_array_equal(
         chief.rows.lookup("t", EXTREMES), other.rows.lookup("t", EXTREMES)
@@ -143,7 +144,7 @@ def test_any_number_of_ps_has_the_same_rows(num_ps: int) -> None:
         rng = np.random.default_rng(2)
         for _ in range(4):
             keys = rng.integers(-50, 50, 100)
-            session.step(gradients(t=(keys, rng.standard_normal((100, DIM), np.float32))))
+            session.step(Step(gradients(t=(keys, rng.standard_normal((100, DIM), np.float32)))))
         return session.rows.lookup("t", np.arange(-60, 60))
 
     np.testing.assert_array_equal(train(num_ps), train(2))
@@ -173,7 +174,7 @@ def test_tables_that_are_small_among_others_are_whole_on_one_ps() -> None:
             own = rows if inverse is None else rows[inverse]
             np.testing.assert_allclose(own, references[name].read(keys[name]), rtol=2e-6)
             references[name].push(keys[name], values[name])
-        worker.step(gradients(**{name: (keys[name], values[name]) for name in keys}))
+        worker.step(Step(gradients(**{name: (keys[name], values[name]) for name in keys})))
 
 
 @shm
@@ -187,7 +188,7 @@ def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
     rng = np.random.default_rng(3)
     keys = rng.integers(-(2**62), 2**62, 20_000)
     values = rng.standard_normal((keys.size, DIM), np.float32)
-    session.step(gradients(t=(keys, values)))
+    session.step(Step(gradients(t=(keys, values))))
     before = faults.stream.received
     found = session.rows.lookup_rows({"t": keys, "w": np.arange(4000)})
     assert faults.stream.received - before < 200
@@ -198,7 +199,7 @@ def test_rows_of_a_table_come_in_the_worker_s_segment() -> None:
     np.testing.assert_allclose(each, reference.read(keys), rtol=2e-6)
     assert (found["w"][0] == 1).all()
     kept = rows.copy()
-    session.step(gradients(t=(keys, values)))  # in the same segment
+    session.step(Step(gradients(t=(keys, values))))  # in the same segment
     np.testing.assert_array_equal(rows, kept)
     session.close()
     ps.close()

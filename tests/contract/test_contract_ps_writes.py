@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.ps_peers import REMOTE, Ps, faults_on, open_session, vector
-from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.wire.steps import Operation
 
@@ -40,10 +40,12 @@ def test_gradients_writes_and_hyperparameters_of_a_push_survive_a_cut(
     for step, place in enumerate([None, 0, 13, 40, 200, None], 1):
         if place is not None:
             faults.stream.cut(place, direction)  # type: ignore[arg-type]
-        writes = [Write(name, Operation.ASSIGN_ADD, ones[name] * 5) for name in NAMES]
+        writes = [Write(Operation.ASSIGN_ADD, {name: ones[name] * 5}) for name in NAMES]
         changes = {"learning_rate": float(step)}
         result = session.begin(
-            PushPayload(ones, writes=writes), NAMES, step_increment=1, hyperparameters=changes
+            Step(
+                [Write(Operation.APPLY, ones, hyperparameters=changes), *writes], NAMES, increment=1
+            )
         ).result()
         expected += 5 - step
         assert result.global_step == step

@@ -19,8 +19,8 @@ from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload, Write
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
 from ropewalk.cluster.replication.reports import ShareLeader
@@ -76,11 +76,11 @@ class Job:
 
     def push(self, keys: Array, step_increment: int = 1) -> None:
         values = np.ones((keys.size, DIM), F32)
-        self.worker.step(gradients(t=(keys, values)), step_increment=step_increment)
+        self.worker.step(Step(gradients(t=(keys, values)), increment=step_increment))
 
     def add_to_weekdays(self, rows: Array) -> None:
         ones = IndexedSlices(np.ones((rows.size, DIM), F32), rows)
-        self.worker.step(PushPayload({}, writes=[Write("weekdays", Operation.ASSIGN_ADD, ones)]))
+        self.worker.step(Step([Write(Operation.ASSIGN_ADD, {"weekdays": ones})]))
 
     def close(self) -> None:
         self.worker.close()
@@ -275,11 +275,11 @@ def test_a_reader_pushes_nothing_also_where_nobody_shows_who_they_are(insecure: 
         session = reader._session._session
         ones = np.ones((1, DIM), F32)
         attempts: list[Callable[[], object]] = [
-            lambda: session.step(gradients(t=(np.array([1]), ones))),
+            lambda: session.step(Step(gradients(t=(np.array([1]), ones)))),
             lambda: session.step(
-                PushPayload({"weekdays": np.zeros((7, DIM), F32)}, Operation.ASSIGN)
+                Step([Write(Operation.ASSIGN, {"weekdays": np.zeros((7, DIM), F32)})])
             ),
-            lambda: session.step(step_increment=1),
+            lambda: session.step(Step(increment=1)),
         ]
         for attempt in attempts:
             with pytest.raises(rw.errors.PermissionDeniedError, match="reader may not"):
@@ -462,7 +462,7 @@ def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
     keys = np.arange(60)
 
     def push(some: Array) -> None:
-        worker.step(gradients(t=(some, np.ones((some.size, DIM), F32))), step_increment=1)
+        worker.step(Step(gradients(t=(some, np.ones((some.size, DIM), F32))), increment=1))
 
     push(keys[:40])
     address = f"127.0.0.1:{chief.port}"
@@ -534,7 +534,7 @@ def test_a_reader_finds_more_shares_than_ps() -> None:
     worker.connect()
     worker.define([table("t")], {}, create=True)
     keys = np.arange(60)
-    worker.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))), step_increment=1)
+    worker.step(Step(gradients(t=(keys, np.ones((keys.size, DIM), F32))), increment=1))
     kept: dict[str, Any] = {"t": [(0, 59)]}
     address = f"127.0.0.1:{chief.port}"
     with emb.Reader(address, FEATURES[:1], keys=kept, settings=SHORT) as reader:

@@ -11,6 +11,7 @@ import pytest
 
 from helpers.ps_peers import ASSIGN, Ps, Worker, get, put, remote, vector, worker_settings
 from helpers.waiting import scaled, wait_until
+from ropewalk.client.ps.peer import Exchange
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.connection import Connection, temporary
@@ -36,10 +37,15 @@ def connection_of(worker: Worker) -> Connection:
     return session._connection
 
 
+_under_way: list[Exchange] = []
+
+
 def ask(worker: Worker) -> None:
     """Have the values sent, and wait until they begin to come; they are not read."""
-    worker.peer.prepare(worker.request(gets=[get(READS)]))
-    worker.peer.send()
+    exchange = worker.peer.step(worker.request(gets=[get(READS)]))
+    next(exchange)
+    next(exchange)
+    _under_way.append(exchange)
     came, _, _ = select.select([connection_of(worker).stream.fileno()], [], [], scaled(20))
     assert came
 

@@ -24,6 +24,7 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Step
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.settings import Settings
@@ -122,7 +123,7 @@ class Cluster:
             self.session.connect()
             zeros = {block.name: np.zeros(block.shape, F32) for block in BLOCKS}
             self.session.define(BLOCKS, zeros, create=True)
-        result = self.session.step(None, NAMES)
+        result = self.session.step(Step(reads=NAMES))
         for name in NAMES:
             assert result.values[name].min() == result.values[name].max(), f"{name} is torn"
         return {name: int(result.values[name][0]) for name in NAMES}, result.global_step

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import PsPeer
+from ropewalk.client.ps.peer import PsPeer, answered
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.arrays.dtypes import Array, DType, as_bytes
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
@@ -304,13 +304,11 @@ class Worker:
         previous: Sequence[Array] | None = None,
     ) -> PushResult:
         """Send a step and receive it."""
-        self.peer.prepare(request)
-        self.peer.send()
         targets = [as_bytes(array) for array in into]
         old: Sequence[memoryview] | None = None
         if previous is not None:
             old = targets if previous is into else [as_bytes(array) for array in previous]
-        self.result = self.peer.receive(PullTarget(targets, old))
+        self.result = answered(self.peer.step(request, PullTarget(targets, old)))
         self.sequence = max(self.sequence, request.sequence)
         return self.result
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.settings import Settings
@@ -48,7 +48,7 @@ def run_worker(address: str, generation: int, steps: int, **settings: Any) -> No
         session.define(BLOCKS, {b.name: np.zeros(b.shape, np.float32) for b in BLOCKS}, create=True)
         ones = {block.name: np.ones(block.shape, np.float32) for block in BLOCKS}
         for step in range(1, steps + 1):
-            session.step(PushPayload(ones, Operation.ASSIGN_ADD), NAMES, step_increment=1)
+            session.step(Step([Write(Operation.ASSIGN_ADD, ones)], NAMES, increment=1))
             say("step", step)
         say("done")
     except RopewalkError as error:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.peer import Exchange, answered
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.errors import (
@@ -13,7 +14,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
+from ropewalk.core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.server.ps.store import Store
 
@@ -37,23 +38,22 @@ class FaultyTransport(LocalPs):
             raise self.fail_connect
         super().connect(timeout_s)
 
-    def prepare(self, request: StepRequest) -> None:
+    def step(self, request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
         if self.fail_prepare is not None:
             raise self.fail_prepare
-        super().prepare(request)
-
-    def send(self) -> None:
+        exchange = super().step(request, target)
+        next(exchange)
+        yield
         if self.fail_send is not None:
             raise self.fail_send
         assert not self.in_flight, "the answer to the last step was never read"
-        super().send()
+        next(exchange)
         self.in_flight = True
         self.log.append(f"send {self.task.index}")
-
-    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
+        yield
         self.in_flight = False
         self.log.append(f"receive {self.task.index}")
-        result = super().receive(target)
+        result = answered(exchange)
         if self.fail_receive is not None:
             raise self.fail_receive
         return result

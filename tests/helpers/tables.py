@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ropewalk.client.ps.push_plans import PushPayload, Write
+from ropewalk.client.ps.step import Write
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.definitions import VariableDefinition
@@ -44,13 +44,12 @@ def on_disk(definition: VariableDefinition, rows_bytes: int = 1 << 16) -> Variab
     return replace(definition, table=replace(definition.table, memory_bytes=memory))
 
 
-def gradients(**by_table: tuple[Array, Array]) -> PushPayload:
+def gradients(**by_table: tuple[Array, Array]) -> list[Write]:
     """A push of (keys, gradients) by table."""
-    writes = [
-        Write(name, Operation.APPLY, IndexedSlices(values, keys))
+    return [
+        Write(Operation.APPLY, {name: IndexedSlices(values, keys)})
         for name, (keys, values) in by_table.items()
     ]
-    return PushPayload({}, writes=writes)
 
 
 class Reference:

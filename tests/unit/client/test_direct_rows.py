@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from ropewalk.client.ps import direct_rows
-from ropewalk.client.ps.direct_rows import DirectRows
+from ropewalk.client.ps import direct_pull
+from ropewalk.client.ps.direct_pull import DirectRows
 from ropewalk.client.ps.reading import MemoryReading
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.wire.memory import MemoryLocation, MemoryRegion
@@ -70,7 +70,7 @@ def test_rows_that_changed_while_they_were_copied_are_copied_again(
             table.sequence[0] = 2
             table.values[[0, 199]] = 7
 
-    monkeypatch.setattr(direct_rows, "gather_rows", gather_and_write)
+    monkeypatch.setattr(direct_pull, "gather_rows", gather_and_write)
     assert table.begin().go_on()
     assert (table.out == 7).all()
 

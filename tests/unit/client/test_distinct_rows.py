@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ropewalk.client.ps.definer import PlacedVariable
 from ropewalk.client.ps.distinct_rows import DistinctRowsCache
-from ropewalk.client.ps.placed_variable import PlacedVariable
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ShapeMismatchError

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ropewalk.client.ps.definer import PlacedVariable
 from ropewalk.client.ps.distinct_rows import DistinctRowsCache
 from ropewalk.client.ps.error_feedback import ErrorFeedback
-from ropewalk.client.ps.placed_variable import PlacedVariable
 from ropewalk.client.ps.plan_cache import Recent
 from ropewalk.client.ps.pull_plans import plan_pull
-from ropewalk.client.ps.push_plans import PushPayload, PushPlan, Write, plan_push
+from ropewalk.client.ps.push_plans import PushedVariable, PushPlan, plan_push
+from ropewalk.client.ps.step import Write
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -52,8 +53,9 @@ def push_plan(
     sparse: Sequence[str] = (),
     formats: Sequence[WireFormat] = (WireFormat(),) * 4,
 ) -> PushPlan:
-    rows = [item.definition.name in sparse for item in variables]
-    return plan_push(variables, rows, [operation] * len(variables), formats, ids())
+    kinds = [IndexedSlices if v.definition.name in sparse else np.ndarray for v in variables]
+    pushed = [PushedVariable(v, operation, k) for v, k in zip(variables, kinds, strict=True)]
+    return plan_push(pushed, formats, ids())
 
 
 def values_of(*variables: PlacedVariable) -> dict[str, Array]:
@@ -67,7 +69,7 @@ def values_of(*variables: PlacedVariable) -> dict[str, Array]:
 
 
 def sent(
-    plan: PushPlan, push: PushPayload, feedback: ErrorFeedback | None = None
+    plan: PushPlan, push: list[Write], feedback: ErrorFeedback | None = None
 ) -> dict[int, bytes]:
     """The bytes of the values for each ps."""
     payloads = plan.fill(push, WHO, feedback, DistinctRowsCache(WHO))
@@ -77,7 +79,7 @@ def sent(
     }
 
 
-def pieces(plan: PushPlan, push: PushPayload) -> dict[int, list[int]]:
+def pieces(plan: PushPlan, push: list[Write]) -> dict[int, list[int]]:
     """How many arrays are gathered into each piece."""
     payloads = plan.fill(push, WHO, None, DistinctRowsCache(WHO))
     return {
@@ -92,7 +94,7 @@ def pieces(plan: PushPlan, push: PushPayload) -> dict[int, list[int]]:
 def test_small_neighbours_of_one_ps_and_dtype_travel_as_one_piece() -> None:
     variables = [placed(f"v{i}", 3) for i in range(100)]
     plan = push_plan(*variables)
-    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [100]}
+    assert pieces(plan, [Write(APPLY, values_of(*variables))]) == {0: [100]}
 
 
 def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
@@ -101,13 +103,17 @@ def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
         placed("f", 1), placed("g", 1),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [2, 1, 1, 1, 2]}
+    assert pieces(plan, [Write(APPLY, values_of(*variables))]) == {0: [2, 1, 1, 1, 2]}
 
 
 def test_variables_of_several_ps_in_turn_are_a_run_on_each() -> None:
     variables = [placed(f"v{i}", 3, on=[i % 3]) for i in range(30)]
     plan = push_plan(*variables)
-    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
+    assert pieces(plan, [Write(APPLY, values_of(*variables))]) == {
+        0: [10],
+        1: [10],
+        2: [10],
+    }
 
 
 def test_a_variable_cut_over_job_ends_the_runs_there_and_nowhere_else() -> None:
@@ -116,7 +122,11 @@ def test_a_variable_cut_over_job_ends_the_runs_there_and_nowhere_else() -> None:
         placed("c", 2, on=[0]), placed("d", 2, on=[2]),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [1, 1, 1], 1: [1], 2: [2]}
+    assert pieces(plan, [Write(APPLY, values_of(*variables))]) == {
+        0: [1, 1, 1],
+        1: [1],
+        2: [2],
+    }
 
 
 @st.composite
@@ -148,7 +158,7 @@ def test_each_ps_is_sent_what_its_layout_says(variables: list[PlacedVariable]) -
             whole = len(own.shards) == 1
             rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
             expected[ps] += rows.tobytes()
-    assert sent(plan, PushPayload(values, ASSIGN)) == expected
+    assert sent(plan, [Write(ASSIGN, values)]) == expected
     held = sorted(
         (e.variable, e.part, ps) for ps, layout in plan.layouts.items() for e in layout.entries
     )
@@ -159,14 +169,15 @@ def test_each_ps_is_sent_what_its_layout_says(variables: list[PlacedVariable]) -
 
 def test_values_of_other_dtypes_and_types_are_cast_to_the_variables() -> None:
     variables = [placed("a", 2), placed("b", 2), placed("c", 2, dtype=F64)]
-    plan = push_plan(*variables)
     given_values: dict[str, Array] = {
         "a": np.array([1, 2], np.float64),
         "b": [3, 4],  # type: ignore[dict-item]
         "c": np.array([5, 6], np.float16),
     }
+    pushed = [PushedVariable(v, APPLY, type(given_values[v.definition.name])) for v in variables]
+    plan = plan_push(pushed, (WireFormat(),), ids())
     expected = np.array([1, 2, 3, 4], F32).tobytes() + np.array([5, 6], F64).tobytes()
-    assert sent(plan, PushPayload(given_values)) == {0: expected}
+    assert sent(plan, [Write(APPLY, given_values)]) == {0: expected}
 
 
 def test_a_plan_is_filled_again_and_again() -> None:
@@ -174,7 +185,7 @@ def test_a_plan_is_filled_again_and_again() -> None:
     plan = push_plan(*variables)
     for number in range(3):
         values = {name: np.full(2, number, F32) for name in "ab"}
-        assert sent(plan, PushPayload(values)) == {0: np.full(4, number, F32).tobytes()}
+        assert sent(plan, [Write(APPLY, values)]) == {0: np.full(4, number, F32).tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +196,7 @@ def test_the_one_value_among_many_that_does_not_fit_is_named(bad: Array) -> None
     variables = [placed(f"v{i}", 2) for i in range(50)]
     values = values_of(*variables) | {"v31": bad}
     with pytest.raises(ShapeMismatchError, match="push to 'v31'"):
-        push_plan(*variables).fill(PushPayload(values), WHO, None, DistinctRowsCache(WHO))
+        push_plan(*variables).fill([Write(APPLY, values)], WHO, None, DistinctRowsCache(WHO))
 
 
 # -- pushing: what is narrowed -----------------------------------------------------------------
@@ -217,7 +228,7 @@ def test_gradients_of_wide_variables_are_narrowed_and_nothing_else(
     plan = push_plan(v, operation=operation, formats=[HALF])
     assert entry(plan).dtype == wire
     value = np.ones(4, dtype)
-    assert sent(plan, PushPayload({"v": value}, operation)) == {
+    assert sent(plan, [Write(operation, {"v": value})]) == {
         0: value.astype(wire or dtype).tobytes()
     }
 
@@ -241,7 +252,7 @@ def test_the_elements_of_a_cut_variable_go_to_their_parts() -> None:
     plan = push_plan(v, formats=formats)
     gradient = np.random.default_rng(0).standard_normal((512, 4)).astype(F32)
     payloads = plan.fill(
-        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.05), DistinctRowsCache(WHO)
+        [Write(APPLY, {"v": gradient})], WHO, ErrorFeedback(0.05), DistinctRowsCache(WHO)
     )
     dense = np.zeros(2048, F32)
     count = 0
@@ -262,7 +273,7 @@ def test_rows_are_narrowed_and_go_to_their_parts() -> None:
     table = placed("table", 6, 2, on=[0, 1])
     plan = push_plan(table, sparse=["table"], formats=[HALF] * 2)
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
-    push = PushPayload({"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})
+    push = [Write(APPLY, {"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})]
     payloads = plan.fill(push, WHO, None, DistinctRowsCache(WHO))
     got = {ps: (payloads[ps].numbers[0].tolist(), sent(plan, push)[ps]) for ps in (0, 1)}
     assert got == {
@@ -287,7 +298,7 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
     if sparse:
         gradient = IndexedSlices(gradient[rows], rows)  # type: ignore[index]
     payloads = plan.fill(
-        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.01), DistinctRowsCache(WHO)
+        [Write(APPLY, {"v": gradient})], WHO, ErrorFeedback(0.01), DistinctRowsCache(WHO)
     )
     for ps, shard in v.shards:
         wire = entry(plan, ps).dtype or F32
@@ -439,15 +450,14 @@ def test_assigned_bytes_travel_behind_the_values_and_before_the_writes() -> None
     [a, b, c, d] = variables = [placed(name, 2) for name in "abcd"]
     cut_up = placed("e", 4, on=(0, 1))
     given = values_of(*variables, cut_up)
-    plan = plan_push(
-        [a, b, c, cut_up, d], [False] * 5, [APPLY, ASSIGN, ASSIGN, ASSIGN, ADD],
-        (WireFormat(),) * 2, ids(), packed=range(1, 4),
-    )  # fmt: skip
-    push = PushPayload(
-        {"a": given["a"]},
-        assigned={name: given[name].tobytes() for name in "bce"},
-        writes=[Write("d", ADD, given["d"])],
-    )
+    packed = [PushedVariable(each, ASSIGN, bytes) for each in (b, c, cut_up)]
+    pushed = [PushedVariable(a, APPLY), *packed, PushedVariable(d, ADD)]
+    plan = plan_push(pushed, (WireFormat(),) * 2, ids())
+    push = [
+        Write(APPLY, {"a": given["a"]}),
+        Write(ASSIGN, {name: given[name].tobytes() for name in "bce"}),
+        Write(ADD, {"d": given["d"]}),
+    ]
     first = [given["a"], given["b"], given["c"], given["e"][:2], given["d"]]
     assert sent(plan, push) == {
         0: b"".join(part.tobytes() for part in first),
@@ -457,8 +467,9 @@ def test_assigned_bytes_travel_behind_the_values_and_before_the_writes() -> None
 
 def test_bytes_of_another_size_are_refused() -> None:
     variables = [placed("a", 2), placed("b", 3)]
-    plan = plan_push(variables, [False] * 2, [ASSIGN] * 2, (WireFormat(),), ids(), packed=range(2))
-    push = PushPayload({}, assigned={"a": b"\0" * 8, "b": b"\0" * 8})
+    pushed = [PushedVariable(each, ASSIGN, bytes) for each in variables]
+    plan = plan_push(pushed, (WireFormat(),), ids())
+    push = [Write(ASSIGN, {"a": b"\0" * 8, "b": b"\0" * 8})]
     with pytest.raises(
         ShapeMismatchError, match="8 bytes are assigned to 'b', the variable has 12"
     ):

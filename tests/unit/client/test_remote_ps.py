@@ -1,5 +1,6 @@
 """A ps in another process, while it cannot be reached."""
 
+import inspect
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 from helpers.ps_peers import PS, SETTINGS
 from helpers.waiting import scaled
 from ropewalk.client.ps import remote_ps
+from ropewalk.client.ps.peer import answered
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.cluster.replication.reports import ShareLeader
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
@@ -21,12 +23,12 @@ from ropewalk.proto.v1 import session_pb2
 def test_a_step_that_waits_for_a_connection_keeps_values_that_the_program_changes() -> None:
     values = np.ones(100_000, np.float32)
     peer = RemotePs(PS, "127.0.0.1:1", Incarnation(TaskId("worker", 0), 1), SETTINGS)
-    peer.prepare(
+    step = peer.step(
         StepRequest(1, values=[GatherBuffer([values], values.dtype, values.nbytes)], detached=True)
     )
+    next(step)
     values[:] = 2
-    request = peer._request
-    assert request is not None
+    request = inspect.getgeneratorlocals(step)["request"]
     assert np.frombuffer(request.values[0].buffer(), np.float32).tolist() == [1.0] * 100_000
     peer.close()
 
@@ -41,8 +43,7 @@ def test_a_step_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> N
     who = Incarnation(TaskId("worker", 0), 1)
     peer = RemotePs(PS, addresses[0], who, settings, locate=lambda share: leader, share=0)
     with silent, next_one, ThreadPoolExecutor(1) as pool:
-        peer.prepare(StepRequest(1))
-        step = pool.submit(peer.receive)
+        step = pool.submit(answered, peer.step(StepRequest(1)))
         kept, _ = silent.accept()
         leader = leaders[1]
         peer.moved()

@@ -8,7 +8,8 @@ import pytest
 
 from helpers.sessions import Cluster, FaultyTransport, faulty, floats, variable
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.peer import Exchange
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import (
     JobStoppedError,
     JoinTimeoutError,
@@ -20,7 +21,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult
+from ropewalk.core.wire.steps import Operation, PullTarget, StepRequest
 from ropewalk.distribute.local_ps import LocalPs
 
 ADD = Operation.ASSIGN_ADD
@@ -29,14 +30,14 @@ ADD = Operation.ASSIGN_ADD
 # -- ps that fail ------------------------------------------------------------------------------
 
 
-def three() -> tuple[Cluster, ParameterSession, PushPayload, list[str]]:
+def three() -> tuple[Cluster, ParameterSession, list[Write], list[str]]:
     cluster = Cluster(3)
     session = cluster.session()
     names = ["a", "b", "c"]
     session.define(
         [variable(name, 2) for name in names], {n: floats(0, 0) for n in names}, create=True
     )
-    return cluster, session, PushPayload({name: floats(1, 1) for name in names}, ADD), names
+    return cluster, session, [Write(ADD, {name: floats(1, 1) for name in names})], names
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2], ids=["first", "second", "third"])
@@ -52,11 +53,11 @@ def test_one_ps_that_fails_does_not_put_the_others_out_of_step(failing: int, whe
         error = RefusedError("not so")
         faulty(session, failing).fail_receive = error
     with pytest.raises(type(error)) as caught:
-        session.step(pushes, names, step_increment=1)
+        session.step(Step(pushes, names, increment=1))
     assert caught.value is error
     faulty(session, failing).fail_send = faulty(session, failing).fail_receive = None
-    before = session.step(None, names).values
-    after = session.step(pushes, names, step_increment=1).values
+    before = session.step(Step(reads=names)).values
+    after = session.step(Step(pushes, names, increment=1)).values
     for i, name in enumerate(names):
         # The one that was refused here had been applied, and its number is used again.
         gained = after[name] - before[name]
@@ -68,10 +69,10 @@ def test_a_push_that_cannot_be_gathered_for_one_ps_is_applied_on_none(failing: i
     _, session, pushes, names = three()
     faulty(session, failing).fail_prepare = MemoryError()
     with pytest.raises(MemoryError):
-        session.step(pushes, names, step_increment=1)
+        session.step(Step(pushes, names, increment=1))
     faulty(session, failing).fail_prepare = None
-    assert all((value == 0).all() for value in session.step(None, names).values.values())
-    assert all((value == 1).all() for value in session.step(pushes, names).values.values())
+    assert all((value == 0).all() for value in session.step(Step(reads=names)).values.values())
+    assert all((value == 1).all() for value in session.step(Step(pushes, names)).values.values())
 
 
 def test_after_a_push_whose_answer_is_lost_a_session_does_not_go_on() -> None:
@@ -79,16 +80,16 @@ def test_after_a_push_whose_answer_is_lost_a_session_does_not_go_on() -> None:
     _, session, pushes, names = three()
     faulty(session, 1).fail_receive = PeerLostError("gone")
     with pytest.raises(PeerLostError, match="gone"):
-        session.step(pushes, names, step_increment=1)
+        session.step(Step(pushes, names, increment=1))
     faulty(session, 1).fail_receive = None
     with pytest.raises(PeerLostError, match="its outcome is not known"):
-        session.step(pushes, names, step_increment=1)
+        session.step(Step(pushes, names, increment=1))
 
 
 def test_all_ps_are_asked_before_any_is_waited_for() -> None:
     cluster, session, pushes, names = three()
     cluster.log.clear()
-    session.step(pushes, names)
+    session.step(Step(pushes, names))
     assert cluster.log == [f"{word} {i}" for word in ("send", "receive") for i in range(3)]
 
 
@@ -152,13 +153,15 @@ def test_a_step_whose_answer_breaks_in_another_thread_says_so_where_it_is_awaite
     """As with prefetching, where nobody looks at what the reading thread raises."""
     session = Cluster().session()
     session.define([variable("w", 2)], {"w": np.zeros(2, np.float32)}, create=True)
-    push = PushPayload({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
+    push = [Write(Operation.ASSIGN_ADD, {"w": np.ones(2, np.float32)})]
 
-    def broken(self: LocalPs, target: PullTarget = NO_TARGET) -> PushResult:
+    def broken(self: LocalPs, request: StepRequest, target: PullTarget) -> Exchange:
+        yield
+        yield
         raise ValueError("a bug")
 
-    monkeypatch.setattr(FaultyTransport, "receive", broken)
-    pending = session.begin(push)
+    monkeypatch.setattr(FaultyTransport, "step", broken)
+    pending = session.begin(Step(push))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(pending.wait)
     with pytest.raises(PeerLostError, match=r"interrupted \(ValueError\) and its outcome is not"):
@@ -174,16 +177,16 @@ def test_a_step_that_was_interrupted_half_way_ends_the_session(
     session = ParameterSession([transport], who, settings)
     definition = VariableDefinition("w", (2,), np.dtype(np.float32))
     session.define([definition], {"w": np.zeros(2, np.float32)}, create=True)
-    push = PushPayload({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
-    receive = LocalPs.receive
+    push = [Write(Operation.ASSIGN_ADD, {"w": np.ones(2, np.float32)})]
+    step = LocalPs.step
 
-    def interrupted(self: LocalPs, target: PullTarget = NO_TARGET) -> PushResult:
-        receive(self, target)
+    def interrupted(self: LocalPs, request: StepRequest, target: PullTarget) -> Exchange:
+        yield from step(self, request, target)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalPs, "receive", interrupted)
+        patch.setattr(LocalPs, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            session.step(push)
+            session.step(Step(push))
     with pytest.raises(PeerLostError, match="outcome is not known"):
-        session.step(push)
+        session.step(Step(push))

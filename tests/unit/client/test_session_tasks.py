@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.sessions import Cluster, create, floats, variable
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
@@ -29,7 +29,7 @@ def test_a_worker_finds_what_the_chief_created_wherever_it_is() -> None:
     values = create(chief, variable("table", 7, 2), variable("b", 2), parts=3)
     worker.define([variable("b", 2), variable("table", 7, 2)], {}, create=False)
     for name, expected in values.items():
-        np.testing.assert_array_equal(worker.step(None, [name]).values[name], expected)
+        np.testing.assert_array_equal(worker.step(Step(reads=[name])).values[name], expected)
     theirs, mine = chief.variables.placement(), worker.variables.placement()
     assert {ps: set(rows) for ps, rows in mine.items()} == {
         ps: set(rows) for ps, rows in theirs.items()
@@ -45,7 +45,7 @@ def test_a_worker_waits_for_a_late_chief() -> None:
 
     def define() -> None:
         worker.define([variable("w", 2)], {}, create=False, still_wanted=looked.set)
-        found.append(float(worker.step(None, ["w"]).values["w"][0]))
+        found.append(float(worker.step(Step(reads=["w"])).values["w"][0]))
 
     thread = threading.Thread(target=define)
     thread.start()
@@ -112,10 +112,10 @@ def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:
     cluster = Cluster(2)
     first = cluster.session(0, generation=1)
     create(first, variable("w", 2))
-    first.step(PushPayload({"w": floats(7, 7)}, ASSIGN), step_increment=3)
+    first.step(Step([Write(ASSIGN, {"w": floats(7, 7)})], increment=3))
     second = cluster.session(0, generation=2)
     second.define([variable("w", 2)], {"w": floats(0, 0)}, create=True)
-    assert second.step(None, ["w"]).values["w"][0] == 7
+    assert second.step(Step(reads=["w"])).values["w"][0] == 7
     assert second.global_step == 3
 
 
@@ -128,7 +128,7 @@ def test_a_chief_that_restarts_assigns_what_its_last_generation_had_only_created
     second.define(
         [variable("w", 2), variable("b", 1)], {"w": floats(1, 2), "b": floats(3)}, create=True
     )
-    got = second.step(None, ["w", "b"]).values
+    got = second.step(Step(reads=["w", "b"])).values
     np.testing.assert_array_equal(got["w"], [1, 2])
     assert got["b"] == 3
 
@@ -141,11 +141,11 @@ def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
     session, other = cluster.session(0), cluster.session(1)
     create(session, variable("a", 100), variable("b", 2), variable("c", 2))
     other.define([variable("b", 2)], {}, create=False)
-    item = PushPayload({"b": floats(1, 1)}, ADD)
+    item = [Write(ADD, {"b": floats(1, 1)})]
     assert session.variables.shards("b")[0][0] == 1
-    assert session.step(item, step_increment=1).global_step == 1
-    assert other.step(item, step_increment=1).global_step == 2
-    result = session.step(item, step_increment=1, seen_step=1)
+    assert session.step(Step(item, increment=1)).global_step == 1
+    assert other.step(Step(item, increment=1)).global_step == 2
+    result = session.step(Step(item, increment=1, seen_step=1))
     assert (result.global_step, result.staleness) == (3, 1)
     assert cluster.stores[0].global_step == 3
     assert other.global_step == 2, "as far as it has heard"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.sessions import Cluster, create, floats, variable
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import (
@@ -54,19 +54,19 @@ def test_a_variable_cut_over_three_ps_comes_back_whole() -> None:
     session = cluster.session()
     values = create(session, variable("table", 7, 3), variable("w", 2), parts=3)
     assert sorted(len(labels) for labels in cluster.labels()) == [1, 2, 2]
-    got = session.step(None, ["table", "w"]).values
+    got = session.step(Step(reads=["table", "w"])).values
     for name, expected in values.items():
         np.testing.assert_array_equal(got[name], expected)
-    session.step(PushPayload({"table": np.ones((7, 3), np.float32)}, ADD))
+    session.step(Step([Write(ADD, {"table": np.ones((7, 3), np.float32)})]))
     np.testing.assert_array_equal(
-        session.step(None, ["table"]).values["table"], values["table"] + np.float32(1)
+        session.step(Step(reads=["table"])).values["table"], values["table"] + np.float32(1)
     )
 
 
 def test_asking_for_a_variable_twice_gives_it_once() -> None:
     session = Cluster().session()
     values = create(session, variable("a", 2), variable("b", 2))
-    got = session.step(None, ["a", "b", "a"]).values
+    got = session.step(Step(reads=["a", "b", "a"])).values
     assert list(got) == ["a", "b"]
     np.testing.assert_array_equal(got["a"], values["a"])
 
@@ -83,9 +83,9 @@ def test_values_that_are_kept_never_change_under_later_steps(parts: int) -> None
         partitioner=FixedShardsPartitioner(parts),
     )
     kept: list[tuple[int, Any]] = []
-    one = PushPayload({"w": np.ones(shape, np.float32)}, ADD)
+    one = [Write(ADD, {"w": np.ones(shape, np.float32)})]
     for i in range(1, 60):
-        value = session.step(one, ["w", "other"]).values["w"]
+        value = session.step(Step(one, ["w", "other"])).values["w"]
         views: list[Any] = [value, value[3:5], value.reshape(-1)[::7], value.data]
         if i % 3:
             kept.append((i, views[i % 4]))
@@ -98,7 +98,7 @@ def test_memory_is_used_again_once_nobody_holds_it() -> None:
     create(session, variable("w", 1000))
 
     def address() -> int:
-        pointer: int = session.step(None, ["w"]).values["w"].ctypes.data
+        pointer: int = session.step(Step(reads=["w"])).values["w"].ctypes.data
         return pointer
 
     assert len({address() for _ in range(20)}) == 1
@@ -107,7 +107,7 @@ def test_memory_is_used_again_once_nobody_holds_it() -> None:
 def test_a_session_that_is_gone_frees_its_values() -> None:
     session = Cluster().session()
     create(session, variable("w", 1000))
-    value = session.step(None, ["w"]).values["w"]
+    value = session.step(Step(reads=["w"])).values["w"]
     gone = weakref.ref(session)
     del session
     gc.collect()
@@ -119,7 +119,7 @@ def test_bytes_moved_are_counted() -> None:
     session = Cluster(2).session()
     create(session, variable("w", 10))
     before = session.counters.pushed
-    session.step(PushPayload({"w": np.ones(10, np.float32)}, ADD), ["w"])
+    session.step(Step([Write(ADD, {"w": np.ones(10, np.float32)})], ["w"]))
     assert session.counters.pushed - before == 40
     assert session.counters.pulled == 40
 
@@ -169,11 +169,13 @@ def test_pushed_rows_go_to_the_shards_that_hold_them() -> None:
     session.bind(["table"], SGD(learning_rate=1.0))
     ids = np.array([9, 2, 9, 4, 0])
     rows = np.random.default_rng(1).standard_normal((5, 2)).astype(np.float32)
-    session.step(PushPayload({"table": IndexedSlices(rows, ids)}, APPLY))
+    session.step(Step([Write(APPLY, {"table": IndexedSlices(rows, ids)})]))
     expected = table.copy()
     np.subtract.at(expected, ids, rows)
     # Row 9 is summed before it is subtracted.
-    np.testing.assert_allclose(session.step(None, ["table"]).values["table"], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        session.step(Step(reads=["table"])).values["table"], expected, rtol=1e-6
+    )
 
 
 # -- what does not fit -------------------------------------------------------------------------
@@ -185,7 +187,7 @@ def test_a_value_of_another_shape_names_task_variable_and_both_shapes() -> None:
     create(session, variable("w", 3, 2))
     cluster.log.clear()
     with pytest.raises(ShapeMismatchError) as caught:
-        session.step(PushPayload({"w": np.ones((2, 3), np.float32)}, ADD))
+        session.step(Step([Write(ADD, {"w": np.ones((2, 3), np.float32)})]))
     assert caught.value.message == (
         "/job:worker/task:0: push to 'w' has shape (2, 3), the variable has (3, 2)"
     )
@@ -206,23 +208,23 @@ def test_a_dtype_that_loses_its_meaning_is_refused(given: Any, held: Any) -> Non
         ShapeMismatchError,
         match=f"push to 'w' is {given.__name__}, the variable is .*; convert it explicitly",
     ):
-        session.step(PushPayload({"w": np.ones(2, given)}, ASSIGN))
+        session.step(Step([Write(ASSIGN, {"w": np.ones(2, given)})]))
 
 
 def test_views_of_larger_arrays_are_sent_as_they_look() -> None:
     session = Cluster(2).session()
     create(session, variable("w", 3, 2), parts=2)
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
-    session.step(PushPayload({"w": whole[::2, ::2].T}, ASSIGN))
-    np.testing.assert_array_equal(session.step(None, ["w"]).values["w"], whole[::2, ::2].T)
+    session.step(Step([Write(ASSIGN, {"w": whole[::2, ::2].T})]))
+    np.testing.assert_array_equal(session.step(Step(reads=["w"])).values["w"], whole[::2, ::2].T)
 
 
 def test_a_variable_nobody_defined_is_named() -> None:
     session = Cluster().session()
     message = "/job:worker/task:0: no variable 'w' was defined; define it in strategy.scope"
     for call in (
-        lambda: session.step(None, ["w"]),
-        lambda: session.step(PushPayload({"w": floats(1)}, ADD)),
+        lambda: session.step(Step(reads=["w"])),
+        lambda: session.step(Step([Write(ADD, {"w": floats(1)})])),
         lambda: session.rows.lookup("w", np.array([0])),
         lambda: session.bind(["w"], SGD()),
     ):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.peer import Exchange, answered
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -21,7 +22,6 @@ from ropewalk.core.wire.steps import (
     Encoding,
     Operation,
     PullTarget,
-    PushResult,
     StepRequest,
 )
 from ropewalk.distribute.local_ps import LocalPs
@@ -38,15 +38,15 @@ class FarTransport(LocalPs):
     shares_memory = False
     requests: list[StepRequest]
 
-    def prepare(self, request: StepRequest) -> None:
+    def step(self, request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
         self.requests.append(request)
-        super().prepare(request)
-
-    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
+        exchange = super().step(request, target)
+        for _ in range(2):
+            next(exchange)
+            yield
         if self.fails is not None:
-            self._request, error = None, self.fails
-            raise error
-        return super().receive(target)
+            raise self.fails
+        return answered(exchange)
 
 
 def far(session: ParameterSession, ps: int = 0) -> FarTransport:
@@ -79,7 +79,7 @@ def create(
 
 
 def value(session: ParameterSession, name: str = "w") -> Array:
-    return session.step(None, [name]).values[name]
+    return session.step(Step(reads=[name])).values[name]
 
 
 def random(size: int = SIZE, seed: int = 0) -> Array:
@@ -90,9 +90,9 @@ def test_gradients_travel_narrow_and_what_is_assigned_does_not() -> None:
     session = make(WireFormat(gradients="bfloat16"))
     create(session, w=(SIZE,))
     gradient = random()
-    session.step(PushPayload({"w": gradient}, APPLY))
+    session.step(Step([Write(APPLY, {"w": gradient})]))
     np.testing.assert_array_equal(value(session), -gradient.astype(BFLOAT16).astype(F32))
-    session.step(PushPayload({"w": gradient}, Operation.ASSIGN))
+    session.step(Step([Write(Operation.ASSIGN, {"w": gradient})]))
     np.testing.assert_array_equal(value(session), gradient)
     assert far(session).requests[-2].value_bytes == gradient.nbytes
 
@@ -100,7 +100,7 @@ def test_gradients_travel_narrow_and_what_is_assigned_does_not() -> None:
 def test_narrow_values_keep_their_variables_dtype() -> None:
     session = make(WireFormat(values="float16"))
     create(session, w=(SIZE,), dtype=F64)
-    session.step(PushPayload({"w": random().astype(F64)}, Operation.ASSIGN))
+    session.step(Step([Write(Operation.ASSIGN, {"w": random().astype(F64)})]))
     pulled = value(session)
     assert pulled.dtype == F64
     np.testing.assert_array_equal(pulled, random().astype(F64).astype(F16))
@@ -112,7 +112,7 @@ def test_bytes_are_counted_as_they_travel() -> None:
     session = make(WireFormat(gradients="float16", values="bfloat16"))
     create(session, w=(SIZE,))
     pushed, pulled = session.counters.pushed, session.counters.pulled
-    session.step(PushPayload({"w": random()}, APPLY), ["w"])
+    session.step(Step([Write(APPLY, {"w": random()})], ["w"]))
     assert (session.counters.pushed - pushed, session.counters.pulled - pulled) == (8000, 8000)
 
 
@@ -120,7 +120,7 @@ def test_memory_that_is_shared_carries_everything_as_it_is() -> None:
     session = make(WireFormat("bfloat16", "bfloat16", 0.01), near=[0])
     create(session, w=(SIZE,))
     gradient = random()
-    session.step(PushPayload({"w": gradient}, APPLY))
+    session.step(Step([Write(APPLY, {"w": gradient})]))
     np.testing.assert_array_equal(value(session), -gradient)
 
 
@@ -130,7 +130,7 @@ def test_another_wire_format_holds_from_the_next_step_on() -> None:
     gradient, total = random(), np.zeros(SIZE, np.float32)
     for name, wire in (("float16", F16), (None, F32), ("bfloat16", BFLOAT16)):
         session.wire_format = WireFormat(gradients=name, values=name)
-        session.step(PushPayload({"w": gradient}, APPLY))
+        session.step(Step([Write(APPLY, {"w": gradient})]))
         total -= gradient.astype(wire).astype(F32)
         np.testing.assert_array_equal(value(session), total.astype(wire))
 
@@ -148,7 +148,7 @@ def test_only_the_largest_elements_travel_and_over_time_all_arrive(
     for _ in range(20):
         gradient = rng.integers(-100, 100, SIZE).astype(np.float32)
         total += gradient
-        session.step(PushPayload({"w": gradient}, APPLY))
+        session.step(Step([Write(APPLY, {"w": gradient})]))
     last = [far(session, ps).requests[-1] for ps in range(parts)]
     assert all(r.push is not None for r in last)
     assert {r.push.entries[0].encoding for r in last if r.push} == {Encoding.ELEMENTS}
@@ -169,14 +169,14 @@ def rest(session: ParameterSession) -> dict[str, Array]:
 def refuse(session: ParameterSession) -> None:
     far(session).fails = RefusedError("no")
     with pytest.raises(RefusedError, match="no"):
-        session.step(PushPayload({"w": random(seed=1)}, APPLY))
+        session.step(Step([Write(APPLY, {"w": random(seed=1)})]))
     far(session).fails = None
 
 
 def do_not_fit(session: ParameterSession) -> None:
     rows = IndexedSlices(np.ones((1, 2), np.float32), np.array([99]))
     with pytest.raises(ShapeMismatchError, match="row 99"):
-        session.step(PushPayload({"w": random(seed=1), "table": rows}, APPLY))
+        session.step(Step([Write(APPLY, {"w": random(seed=1), "table": rows})]))
 
 
 @pytest.mark.parametrize("fail", [refuse, do_not_fit])
@@ -185,10 +185,10 @@ def test_of_a_push_that_failed_nothing_counts_as_sent(
 ) -> None:
     session = make(WireFormat(top_k=0.1))
     create(session, w=(SIZE,), table=(10, 2))
-    session.step(PushPayload({"w": random()}, APPLY))
+    session.step(Step([Write(APPLY, {"w": random()})]))
     before, held = rest(session), value(session)
     fail(session)
-    session.step(None, ["table"])
+    session.step(Step(reads=["table"]))
     assert rest(session).keys() == before.keys()
     np.testing.assert_array_equal(rest(session)["w"], before["w"])
     np.testing.assert_array_equal(value(session), held)
@@ -203,9 +203,9 @@ def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refus
     first, second = (rng.integers(-100, 100, SIZE).astype(np.float32) for _ in range(2))
     far(session, refusing).fails = RefusedError("no")
     with pytest.raises(RefusedError, match="no"):
-        session.step(PushPayload({"w": first}, APPLY))
+        session.step(Step([Write(APPLY, {"w": first})]))
     far(session, refusing).fails = None
-    session.step(PushPayload({"w": second}, APPLY))
+    session.step(Step([Write(APPLY, {"w": second})]))
     [shard] = [shard for ps, shard in session.variables.shards("w") if ps == refusing]
     wanted = first + second
     mine = slice(shard.row_offset, shard.row_offset + shard.rows)
@@ -216,7 +216,7 @@ def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refus
 def test_a_step_under_way_counts_as_sent_when_it_has_arrived() -> None:
     session = make(WireFormat(top_k=0.1))
     create(session, w=(SIZE,))
-    pending = session.begin(PushPayload({"w": random()}, APPLY))
+    pending = session.begin(Step([Write(APPLY, {"w": random()})]))
     assert rest(session) == {}
     pending.result()
     np.testing.assert_array_equal(-value(session) + rest(session)["w"], random())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ropewalk.client.ps.values import Values, ValueSpan
+from ropewalk.client.ps.pull_plans import Values, ValueSpan
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.client.ps.values import Values
+from ropewalk.client.ps.pull_plans import Values
 from ropewalk.core.arrays.buffers import BufferPool, BufferPools
 from ropewalk.core.arrays.dtypes import Array
 

@@ -1,6 +1,5 @@
 """Steps that do not wait for their push: values lack the worker's own last update alone."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,10 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.peer import Exchange, answered
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import PeerLostError, RefusedError
-from ropewalk.core.wire.steps import NO_TARGET, PullTarget, PushResult
+from ropewalk.core.wire.steps import NO_TARGET, PullTarget, StepRequest
 from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
@@ -161,17 +161,20 @@ def fail_receiving(strategy: ParameterServerStrategy, error: Exception, times: i
     """The next steps reach the ps, and their answers are errors."""
     [transport] = session_of(strategy).peers
     assert isinstance(transport, LocalPs)
-    receive: Callable[..., PushResult] = transport.receive
+    step = transport.step
     left = [times]
 
-    def failing(target: PullTarget = NO_TARGET) -> PushResult:
+    def failing(request: StepRequest, target: PullTarget = NO_TARGET) -> Exchange:
+        exchange = step(request, target)
+        for _ in range(2):
+            next(exchange)
+            yield
         if left[0]:
             left[0] -= 1
-            transport._request = None
             raise error
-        return receive(target)
+        return answered(exchange)
 
-    transport.receive = failing  # type: ignore[method-assign]
+    transport.step = failing  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

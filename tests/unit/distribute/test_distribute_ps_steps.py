@@ -9,7 +9,7 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
@@ -63,7 +63,7 @@ class OtherWorker:
 
     def assign(self, variable: rw.Variable, value: Any) -> None:
         self.session.step(
-            PushPayload({variable.name: np.asarray(value, variable.dtype)}, Operation.ASSIGN)
+            Step([Write(Operation.ASSIGN, {variable.name: np.asarray(value, variable.dtype)})])
         )
 
 
@@ -193,7 +193,7 @@ def test_an_assignment_in_a_step_is_seen_at_once_by_it_and_by_others() -> None:
         before = float(a[0])
         a.assign([7.0])
         a.assign_add([1.0])
-        return before, float(a[0]), float(other.session.step(None, ["a"]).values["a"][0])
+        return before, float(a[0]), float(other.session.step(Step(reads=["a"])).values["a"][0])
 
     assert strategy.run(step) == (1, 8, 8)
     assert a[0] == 8
@@ -347,7 +347,7 @@ def test_staleness_is_the_steps_of_others_between_pull_and_push() -> None:
     def step(others: int) -> None:
         gradient = a.read_value()
         for _ in range(others):
-            other.session.step(PushPayload({"a": gradient}, Operation.APPLY), step_increment=1)
+            other.session.step(Step([Write(Operation.APPLY, {"a": gradient})], increment=1))
         optimizer.apply_gradients([(gradient, a)])
 
     for others in (0, 3, 0, 1):

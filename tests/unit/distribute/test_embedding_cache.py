@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ropewalk as rw
+from ropewalk.client.ps.peer import Exchange
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
 from ropewalk.core.wire.closure_pushes import ClosureRun
-from ropewalk.core.wire.steps import StepRequest
+from ropewalk.core.wire.steps import PullTarget, StepRequest
 from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.coordinator.shipping import pickle_for_workers
 from ropewalk.distribute.embedding.config import FeatureConfig, TableConfig
@@ -255,15 +257,15 @@ def test_a_push_that_cannot_be_sent_leaves_what_waits_as_it_was(
     train(strategy, embeddings)
     train(strategy, embeddings)
     peer = strategy.extended.runtime.session.peers[0]
-    prepare = peer.prepare
+    step: Callable[..., Exchange] = peer.step
 
-    def refuse(request: StepRequest) -> None:
+    def refuse(request: StepRequest, target: PullTarget) -> Exchange:
         if request.push is not None:
             raise LimitExceededError("a step is over max_step_bytes")
-        prepare(request)
+        return step(request, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(peer, "prepare", refuse)
+        patch.setattr(peer, "step", refuse)
         with pytest.raises(LimitExceededError):
             train(strategy, embeddings, -5.0) if is_due else embeddings.flush()
     train(strategy, embeddings)

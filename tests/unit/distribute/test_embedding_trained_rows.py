@@ -12,6 +12,7 @@ import ropewalk as rw
 from helpers.tables import gradients
 from ropewalk.client.ps.distinct_rows import DistinctRows
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.definitions import ShardDefinition
@@ -230,7 +231,7 @@ def test_what_another_worker_trains_shows_within_the_bound() -> None:
     key = np.array([5], np.int64)
 
     def train(session: ParameterSession, gradient: float) -> None:
-        session.step(gradients(t=(key, np.full((1, 2), gradient, np.float32))))
+        session.step(Step(gradients(t=(key, np.full((1, 2), gradient, np.float32)))))
 
     def read() -> float:
         lookup = begin(cache, key)

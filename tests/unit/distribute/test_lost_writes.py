@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropewalk.client.ps.push_plans import Write
+from ropewalk.client.ps.step import Write
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.definitions import VariableDefinition
@@ -36,6 +36,11 @@ def of_task(task: str = "worker", *, workers: int = 2, closures: bool = False) -
     return LostWrites(runtime)
 
 
+def assigned(*names: str) -> list[Write]:
+    """Whole values, as they travel."""
+    return [Write(Operation.ASSIGN, {name: bytes(8) for name in names})]
+
+
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Any:
     return lambda: [record.getMessage() for record in caplog.records]
@@ -43,10 +48,10 @@ def said(caplog: pytest.LogCaptureFixture) -> Any:
 
 def test_a_worker_is_told_once_of_what_it_assigns_in_two_steps_in_turn(said: Any) -> None:
     lost = of_task()
-    lost.note(["mean"], [])
+    lost.note(assigned("mean"))
     assert said() == []
-    lost.note([], [Write("mean", Operation.ASSIGN, np.ones(2, np.float32))])
-    lost.note(["mean"], [])
+    lost.note([Write(Operation.ASSIGN, {"mean": np.ones(2, np.float32)})])
+    lost.note(assigned("mean"))
     assert len(said()) == 1
     assert "worker:0 assigns 'mean' as a whole" in said()[0]
 
@@ -55,34 +60,34 @@ def test_what_each_worker_has_for_itself_is_no_loss(said: Any) -> None:
     lost = of_task()
     lost.expect(["mean"])
     for _ in range(3):
-        lost.note(["mean"], [])
+        lost.note(assigned("mean"))
     assert said() == []
     for _ in range(2):
-        lost.note(["mean", "variance"], [])
+        lost.note(assigned("mean", "variance"))
     assert "worker:0 assigns 'variance' as a whole" in said()[0]
 
 
 def test_what_is_not_assigned_in_turn_is_no_habit(said: Any) -> None:
     lost = of_task()
     for names in (["mean"], ["variance"], [], ["mean"], []):
-        lost.note(names, [])
+        lost.note(assigned(*names))
     assert said() == []
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        Write("mean", Operation.ASSIGN_ADD, np.ones(2, np.float32)),
-        Write("mean", Operation.ASSIGN, ROWS),
-        Write("rate", Operation.ASSIGN, np.ones((), np.float32)),
-        Write("place", Operation.ASSIGN, np.ones(2, np.int64)),
+        Write(Operation.ASSIGN_ADD, {"mean": np.ones(2, np.float32)}),
+        Write(Operation.ASSIGN, {"mean": ROWS}),
+        Write(Operation.ASSIGN, {"rate": np.ones((), np.float32)}),
+        Write(Operation.ASSIGN, {"place": np.ones(2, np.int64)}),
     ],
     ids=["added", "rows", "scalar", "integers"],
 )
 def test_what_loses_nothing_or_is_alike_on_all_is_not_told(write: Write, said: Any) -> None:
     lost = of_task()
     for _ in range(3):
-        lost.note([], [write])
+        lost.note([write])
     assert said() == []
 
 
@@ -101,5 +106,5 @@ def test_one_of_several_that_train_is_told(
 ) -> None:
     lost = of_task(task, workers=workers, closures=closures)
     for _ in range(3):
-        lost.note(["mean"], [])
+        lost.note(assigned("mean"))
     assert len(said()) == told

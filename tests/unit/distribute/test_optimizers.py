@@ -14,13 +14,13 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.rules.known_rules import rule_from_dict
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec
-from ropewalk.core.wire.steps import StepRequest
+from ropewalk.core.wire.steps import Operation, StepRequest
 from ropewalk.distribute import ParameterServerStrategy, partitioners
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule
@@ -324,7 +324,7 @@ def test_a_push_with_wrong_hyperparameters_is_refused_whole() -> None:
     session, before = strategy.extended.runtime.session, w.numpy()
     for wrong in ({"rho": 2.0}, {"centered": True}, {"beta_1": 0.5}):
         with pytest.raises(RefusedError, match="changes hyperparameters: RMSprop"):
-            session.begin(PushPayload({"w": ONES}), hyperparameters=wrong).result()
+            session.step(Step([Write(Operation.APPLY, {"w": ONES}, hyperparameters=wrong)]))
     np.testing.assert_array_equal(w.numpy(), before)
 
 

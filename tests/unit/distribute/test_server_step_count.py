@@ -1,6 +1,6 @@
 """Which pushes of a worker count as a step."""
 
-from ropewalk.distribute.strategies.server_step_count import ServerStepCount
+from ropewalk.distribute.strategies.server_step import ServerStepCount
 
 
 def push(count: ServerStepCount) -> int:

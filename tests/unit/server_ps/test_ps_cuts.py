@@ -15,7 +15,7 @@ from helpers.rules import Adam
 from helpers.tables import gradients, table
 from helpers.waiting import scaled
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.push_plans import PushPayload
+from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import CutVoidError, FencedError
@@ -63,7 +63,7 @@ class Workers:
     def add(self, worker: int, name: str, amount: float = 1) -> None:
         shape = self.sessions[worker].variables.definition(name).shape
         value = np.full(shape, amount, np.float32)
-        self.sessions[worker].step(PushPayload({name: value}, Operation.ASSIGN_ADD))
+        self.sessions[worker].step(Step([Write(Operation.ASSIGN_ADD, {name: value})]))
 
     def adding(self, worker: int, name: str) -> Future[None]:
         return self.pool.submit(self.add, worker, name)
@@ -75,7 +75,7 @@ class Workers:
             store.part(ShareCuts).begin(number, {*WORKERS[:workers]}, hold_s, with_slots=slots)
 
     def value(self, name: str) -> Array:
-        return np.array(self.sessions[2].step(pulls=[name]).values[name])
+        return np.array(self.sessions[2].step(Step(reads=[name])).values[name])
 
     def saved(self, folder: Path, number: int = 1) -> dict[str, Array]:
         image = self.stores[0].part(ShareCuts).kept(number, None)
@@ -235,7 +235,7 @@ def test_counts_on_all_ps_are_equal_in_every_cut(
         one = np.eye(3, dtype=np.float32)[worker]
         while not ends.is_set():
             both = {each.name: one for each in counts}
-            job.sessions[worker].step(PushPayload(both, Operation.ASSIGN_ADD))
+            job.sessions[worker].step(Step([Write(Operation.ASSIGN_ADD, both)]))
 
     counting = [job.pool.submit(count, worker) for worker in range(3)]
     for number in range(1, 9):
@@ -270,14 +270,14 @@ def test_values_and_slots_are_those_of_the_cut_whatever_comes_after(
     job = workers(SMALL, LARGE, rule=Adam(learning_rate=0.5))
     random = np.random.default_rng(0)  # every element is another one
     shapes = {name: job.sessions[0].variables.definition(name).shape for name in ("small", "large")}
-    push = PushPayload({name: random.standard_normal(shape, np.float32)
-                        for name, shape in shapes.items()})  # fmt: skip
-    job.sessions[0].step(push, step_increment=1)
+    push = [Write(Operation.APPLY, {name: random.standard_normal(shape, np.float32)
+                        for name, shape in shapes.items()})]  # fmt: skip
+    job.sessions[0].step(Step(push, increment=1))
     store = job.stores[0]
     save_shards(store, str(tmp_path / "before"))
     before = load_file(tmp_path / "before" / "ps-0.safetensors")
     _taken(job)
-    job.sessions[0].step(push, step_increment=1)
+    job.sessions[0].step(Step(push, increment=1))
     assert store.global_step == 2
     after = job.saved(tmp_path / "cut")
     assert after.keys() == before.keys()
@@ -295,7 +295,7 @@ def test_of_rows_only_the_pieces_that_change_are_kept(
     assert len(large.pieces) == 2
     assert [piece.room for piece in large.pieces] == [None, None]  # nothing is pushed whole
     rows = IndexedSlices(np.ones((2, 2), np.float32), np.array([1, 3]))
-    job.sessions[0].step(PushPayload({"large": rows}, Operation.ASSIGN_ADD))
+    job.sessions[0].step(Step([Write(Operation.ASSIGN_ADD, {"large": rows})]))
     assert [piece.kept is not None for piece in large.pieces] == [True, False]
     saved = job.saved(tmp_path)
     assert all((values == 0).all() for values in saved.values())
@@ -309,8 +309,8 @@ def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
     workers: Callable[..., Workers], tmp_path: Path
 ) -> None:
     job = workers(SMALL, LARGE, rule=Adam(learning_rate=0.5))
-    whole = PushPayload({"large": np.ones(LARGE.shape, np.float32)})
-    job.sessions[0].step(whole, step_increment=1)
+    whole = [Write(Operation.APPLY, {"large": np.ones(LARGE.shape, np.float32)})]
+    job.sessions[0].step(Step(whole, increment=1))
     _taken(job)
     [small, large] = job.stores[0].part(ShareCuts).kept(1, None).blocks
     assert [piece.room for piece in small.pieces] == [None]
@@ -318,7 +318,7 @@ def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
     assert [room.size for room in rooms if room is not None] == [
         piece.num_bytes for piece in large.pieces
     ]
-    job.sessions[0].step(whole, step_increment=1)
+    job.sessions[0].step(Step(whole, increment=1))
     for piece, room in zip(large.pieces, rooms, strict=True):
         assert piece.kept is not None
         assert len(piece.kept) == 3  # the values and both slots
@@ -380,7 +380,9 @@ def test_slots_that_are_bound_while_a_cut_waits_are_in_it(
     for session in job.sessions[:2]:
         assert session.mark_cut(1)
     job.stores[0].part(ShareCuts).finish(1)
-    job.sessions[0].step(PushPayload({"large": np.ones(LARGE.shape, np.float32)}))
+    job.sessions[0].step(
+        Step([Write(Operation.APPLY, {"large": np.ones(LARGE.shape, np.float32)})])
+    )
     saved = job.saved(tmp_path)
     assert {name.rpartition(":")[2] for name in saved if name.count(":") > 1} == {
         "momentum",
@@ -395,11 +397,11 @@ def test_a_growing_table_is_that_of_the_cut(
 ) -> None:
     job = workers(table(max_rows=100))
     keys, values = np.arange(5), np.ones((5, 4), np.float32)
-    job.sessions[0].step(gradients(t=(keys, values)))
+    job.sessions[0].step(Step(gradients(t=(keys, values))))
     save_shards(job.stores[0], str(tmp_path / "before"))
     before = load_file(tmp_path / "before" / "ps-0.safetensors")
     _taken(job)
-    job.sessions[0].step(gradients(t=(np.arange(50), np.ones((50, 4), np.float32))))
+    job.sessions[0].step(Step(gradients(t=(np.arange(50), np.ones((50, 4), np.float32)))))
     after = job.saved(tmp_path / "cut")
     assert after.keys() == before.keys()
     for name, kept in before.items():

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint, prune
 from ropewalk.core.checkpoint.delta import REMOVED
@@ -90,7 +91,7 @@ class Cluster:
     def push(self, keys: Array, seed: int, name: str = "t", *, counts: bool = True) -> None:
         values = np.random.default_rng(seed).standard_normal((keys.size, DIM)).astype(F32)
         payload = gradients(**{name: (keys, values)})
-        self.session.step(payload, step_increment=int(counts))
+        self.session.step(Step(payload, increment=int(counts)))
 
     def save(self, model_dir: Path, kind: str, *, cut: bool = False) -> Path:
         """Save a checkpoint; of a cut, after which rows change and go."""

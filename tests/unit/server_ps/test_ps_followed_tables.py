@@ -13,6 +13,7 @@ from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import LimitExceededError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.tables import Sightings, SketchedSightings
@@ -48,7 +49,7 @@ def session_of(store: Store, index: int) -> ParameterSession:
 def push(session: ParameterSession, draw: np.random.Generator, num_keys: int = 200) -> None:
     keys = np.unique(draw.zipf(1.2, num_keys) % 10_000)
     values = draw.standard_normal((keys.size, DIM)).astype(np.float32)
-    session.step(gradients(t=(keys, values)), step_increment=1)
+    session.step(Step(gradients(t=(keys, values)), increment=1))
 
 
 @pytest.mark.parametrize("definition", TABLES.values(), ids=TABLES)

@@ -9,6 +9,7 @@ import pytest
 
 from helpers.tables import DIM, F32, gradients, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import (
     CutVoidError,
@@ -89,7 +90,7 @@ def test_keys_that_are_gone_come_in_pieces() -> None:
     keys = np.arange(70_000)
     with store.part(Readers).session(READER):
         position, _, _ = asked(store, "t", Position())
-        session.step(gradients(t=(keys, np.ones((keys.size, DIM), F32))))
+        session.step(Step(gradients(t=(keys, np.ones((keys.size, DIM), F32)))))
         position, parts, _ = asked(store, "t", position)
         assert np.array_equal(np.sort(np.concatenate(parts)), keys)
         [part] = store.table.tables()
@@ -145,7 +146,7 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
         store.part(Readers).want(wanted, compile_layout(store.table, entries), rows)
         cut_rows(store, 1, READER)
         before = session.rows.lookup("t", np.array([-7]))
-        session.step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32))))
+        session.step(Step(gradients(t=(np.array([-7]), np.ones((1, DIM), F32)))))
         assert (session.rows.lookup("t", np.array([-7])) < before).all()
         image = store.part(ShareCuts).kept(1, READER)
         values = image.take_rows()

@@ -9,6 +9,7 @@ import pytest
 from helpers.rules import SGD, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint
 from ropewalk.core.checkpoint.directory import MANIFEST
@@ -50,7 +51,7 @@ class Cluster:
 
     def push(self, keys: Array, seed: int) -> None:
         values = np.random.default_rng(seed).standard_normal((keys.size, DIM)).astype(F32)
-        self.session.step(gradients(t=(keys, values)), step_increment=1)
+        self.session.step(Step(gradients(t=(keys, values)), increment=1))
 
     def save(self, directory: Path) -> Path:
         parts = [save_shards(store, str(directory), copy_bytes=4096) for store in self.stores]
@@ -116,7 +117,7 @@ def test_tables_that_are_whole_on_a_ps_are_restored_wherever_they_are_then(
     for _ in range(3):
         keys = {each.name: rng.integers(-200, 200, 100) for each in definitions}
         values = np.ones((100, DIM), F32)
-        before.session.step(gradients(**{name: (own, values) for name, own in keys.items()}))
+        before.session.step(Step(gradients(**{name: (own, values) for name, own in keys.items()})))
     assert len(before.blocks()) == 9
     # Nine alike are whole on two ps, and cut on three.
     after = Cluster(num_ps, *definitions[::-1], restore_from=before.save(tmp_path))
@@ -157,7 +158,7 @@ def test_another_rule_begins_with_new_slots(tmp_path: Path) -> None:
     )
     start = after.session.rows.lookup("t", KEYS)
     ones = np.ones((KEYS.size, DIM), np.float32)
-    after.session.step(gradients(t=(KEYS, ones)))
+    after.session.step(Step(gradients(t=(KEYS, ones))))
     np.testing.assert_allclose(after.session.rows.lookup("t", KEYS), start - 0.5, rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ import pytest
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import as_bytes
 from ropewalk.core.errors import (
     ConfigurationError,
@@ -190,7 +191,7 @@ def test_a_layout_that_does_not_fit_is_refused(entry: LayoutEntry) -> None:
 def test_a_push_of_another_width_is_refused_before_it_is_sent() -> None:
     _, session = training(table())
     with pytest.raises(ShapeMismatchError, match="'t'"):
-        session.step(gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM + 1), np.float32))))
+        session.step(Step(gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM + 1), np.float32)))))
 
 
 def test_the_budget_holds_whatever_keys_come() -> None:
@@ -198,7 +199,7 @@ def test_the_budget_holds_whatever_keys_come() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         keys = rng.integers(-(2**63), 2**63 - 1, 60)
-        session.step(gradients(t=(keys, np.ones((60, DIM), np.float32))))
+        session.step(Step(gradients(t=(keys, np.ones((60, DIM), np.float32)))))
     [counted] = store.counters().tables
     assert (counted.rows, counted.admitted, counted.full) == (100, 100, 200)
     [block] = store.table.tables()
@@ -211,7 +212,7 @@ def test_refused_and_evicted_rows_are_counted() -> None:
     )
     for start in (0, 0, 10, 10):
         keys = np.arange(start, start + 10)
-        session.step(gradients(t=(keys, np.ones((10, DIM), np.float32))), step_increment=1)
+        session.step(Step(gradients(t=(keys, np.ones((10, DIM), np.float32))), increment=1))
     [counted] = store.counters().tables
     assert (counted.rows, counted.admitted, counted.refused, counted.evicted) == (10, 20, 20, 10)
     again = codec.counters_from_wire(codec.counters_to_wire(store.counters()))
@@ -233,8 +234,8 @@ def test_a_steps_clipping_and_hyperparameters_are_those_of_arrays() -> None:
     """A table clips by what it says, and its optimizer is another one than the program's."""
     _, session = training(table(rule=SGD1))
     before = session.rows.lookup("t", EXTREMES)
-    push = gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))
-    session.begin(push, gradient_scale=0.5, hyperparameters={"beta_1": 0.5}).result()
+    [push] = gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))
+    session.step(Step([push._replace(hyperparameters={"beta_1": 0.5})], gradient_scale=0.5))
     np.testing.assert_allclose(session.rows.lookup("t", EXTREMES), before - 1, rtol=1e-6)
 
 
@@ -244,7 +245,7 @@ def test_a_step_beyond_what_a_row_can_note_counts_as_the_last_one() -> None:
     block.run((), StepInfo(CHIEF, 1, 2**40))
     _, session = training(table(rule=SGD1))
     session.global_step = 2**33
-    session.step(gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32))))
+    session.step(Step(gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))))
 
 
 def test_a_record_of_a_push_makes_the_same_bits_in_a_table_with_the_same_rows() -> None:
@@ -260,7 +261,7 @@ def test_a_record_of_a_push_makes_the_same_bits_in_a_table_with_the_same_rows() 
     for _ in range(6):
         keys = rng.integers(0, 60, 20)
         push = gradients(t=(keys, rng.standard_normal((20, DIM), np.float32)))
-        session.step(push, step_increment=1)
+        session.step(Step(push, increment=1))
     replica, decoder = KeyedBlock(ShardDefinition(definition)), RecordDecoder()
     decoder.dtypes[block.number] = F32, F32
     for message, arrays in sent:
@@ -318,10 +319,10 @@ class _Collecting:
 def test_a_push_that_is_repeated_is_applied_once() -> None:
     store, session = training(table(rule=SGD1))
     push = gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))
-    session.step(push)
+    session.step(Step(push))
     after = session.rows.lookup("t", EXTREMES)
     again = session_of(store)  # the same life of the task, whose answer was lost
     again.define([table(rule=SGD1)], {}, create=False)
-    again.step(push)
+    again.step(Step(push))
     np.testing.assert_array_equal(again.rows.lookup("t", EXTREMES), after)
     assert store.counters().duplicates == 1

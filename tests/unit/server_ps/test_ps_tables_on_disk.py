@@ -16,6 +16,7 @@ from helpers.replication import FOLLOWER, Link
 from helpers.rules import Adam
 from helpers.tables import DIM, F32, INITIALIZER, RULE, gradients, on_disk, table
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from ropewalk.core.rules.row_rules import RowwiseAdagrad
@@ -83,7 +84,7 @@ def test_a_table_of_four_times_its_memory_is_exact_and_stays_near_its_budget(
     for part in np.split(rng.permutation(ROWS), 16) * 2:
         values = rng.standard_normal((part.size, WIDTH), np.float32)
         np.testing.assert_allclose(session.rows.lookup("t", part), rows[part], rtol=2e-5, atol=1e-6)
-        session.step(gradients(t=(part, values)), step_increment=1)
+        session.step(Step(gradients(t=(part, values)), increment=1))
         squares[part] += values**2
         rows[part] -= np.float32(0.1) * values / np.sqrt(squares[part] + np.float32(RULE.epsilon))
         resident.append(resident_bytes(block.table.columns["values"]))
@@ -107,7 +108,7 @@ def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
     for start in range(0, ROWS, 1024):
         keys = np.union1d(often, np.arange(start, start + 1024))
         ones = np.ones((keys.size, WIDTH), np.float32)
-        session.step(gradients(t=(keys, ones)), step_increment=1)
+        session.step(Step(gradients(t=(keys, ones)), increment=1))
     block = block_of(store)
 
     def ask(_: int, count: int) -> None:
@@ -121,7 +122,7 @@ def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
     session.rows.lookup("t", cold)
     assert sum(asked) >= 2 * 100 * WIDTH * 4 // 4096  # values and slots
     asked.clear()
-    session.step(gradients(t=(cold + 200, np.ones((100, WIDTH), np.float32))))
+    session.step(Step(gradients(t=(cold + 200, np.ones((100, WIDTH), np.float32)))))
     assert asked != []
 
 
@@ -152,7 +153,7 @@ def test_it_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
         found = []
         for session in sessions:
             found.append(session.rows.lookup("t", keys))
-            session.step(gradients(t=(keys, values)), step_increment=1)
+            session.step(Step(gradients(t=(keys, values)), increment=1))
         np.testing.assert_array_equal(found[0], found[1])
     sessions[0].rows.lookup("t", keys[:5])  # after the rows of a whole step
     assert block_of(stores[0]).disk_bytes > 0
@@ -234,7 +235,7 @@ def test_what_is_on_disk_is_counted_and_shown(tmp_path: Path) -> None:
     store = make_store(tmp_path / "rows")
     session = session_of(store, large())
     for keys in np.split(np.arange(ROWS), 16):
-        session.step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32))))
+        session.step(Step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32)))))
     again = codec.counters_from_wire(codec.counters_to_wire(store.counters()))
     [counted] = again.tables
     assert counted.disk_bytes > MEMORY
@@ -264,7 +265,7 @@ def test_a_follower_has_a_folder_of_its_own_or_all_rows_in_memory(
     def train() -> None:
         for part in parts:
             values = rng.standard_normal((part.size, WIDTH), np.float32)
-            session.step(gradients(t=(part, values)), step_increment=1)
+            session.step(Step(gradients(t=(part, values)), increment=1))
 
     train()
     link = Link(leader, follower)
@@ -302,7 +303,7 @@ def test_what_is_copied_leaves_memory_again(tmp_path: Path, use: Callable[[Store
     store = make_store(tmp_path / "rows")
     session, block = session_of(store, large()), block_of(store)
     for keys in np.split(np.arange(ROWS), 16):
-        session.step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32))))
+        session.step(Step(gradients(t=(keys, np.ones((keys.size, WIDTH), np.float32)))))
     use(store)
     for keys in np.split(np.arange(ROWS), 256)[:4]:
         session.rows.lookup("t", keys)

@@ -10,6 +10,7 @@ from helpers.saving import WHO, StorePs
 from helpers.tables import DIM, F32, gradients, table
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
+from ropewalk.client.ps.step import Step
 from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
 from ropewalk.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
 from ropewalk.core.errors import CheckpointError, StorageError
@@ -84,7 +85,7 @@ class Job:
         """Train a step, after one on all keys in a new job, and save."""
         for keys in [np.arange(-1000, 1000)] * (not self.step) + [np.arange(40)]:
             values = np.full((keys.size, DIM), self.step + 1, F32)
-            self.session.step(gradients(t=(keys, values)), step_increment=1)
+            self.session.step(Step(gradients(t=(keys, values)), increment=1))
         self.step += 1
         return self.saver.save(self.step, final=final)
 
