@@ -3,8 +3,6 @@
 import threading
 
 from ...cluster.replication.reports import ShareLeader
-from .moves import Moves
-from .servers import Servers
 
 
 class Leaders:
@@ -22,8 +20,6 @@ class Leaders:
         last_failover_s: Duration of the last failover, from when the loss was known until the other
             ps led. Unit: seconds.
         handovers: Number of times that another ps has come to lead a share in order.
-        moves: The moves of shares.
-        servers: The ps that come, and how many there are to be.
     """
 
     def __init__(self, replicas: int, *, shares_move: bool) -> None:
@@ -31,8 +27,6 @@ class Leaders:
         self.shares = 0
         self.failovers = self.handovers = 0
         self.last_failover_s = 0.0
-        self.moves = Moves()
-        self.servers = Servers()
         self._change = threading.Condition()
         self._changes = 1 if shares_move else 0
         self._leaders: dict[int, ShareLeader] = {}

@@ -8,7 +8,8 @@ from ...core.task import TaskId
 from ...net.auth.guard import Guard
 from ...net.host import HostedServer, TaskHost
 from ...telemetry.catalogue import Sample
-from .servicer import SERVICE, new_chief
+from .parts import SERVICE
+from .servicer import new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 

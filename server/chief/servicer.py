@@ -4,37 +4,36 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from ...cluster.access.principal import READER
 from ...cluster.job.job import Job
 from ...cluster.job.members import Member
-from ...cluster.replication.moves import Move
 from ...cluster.replication.reports import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.process.rare_log import RareLog
-from ...core.report import CutCounts, TaskEnd
+from ...core.report import TaskEnd
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_number, check_text, shorten
-from ...core.wire.cut_marks import marks_to_wire
 from ...core.wire.same_fields import to_message
 from ...net.auth.guard import Visitor
-from ...net.unary import Servicer, servicer
+from ...net.unary import Servicer
 from ...proto.v1 import chief_pb2
 from ...telemetry.task_metrics import SaveCounters
-from .cuts import JobCuts
 from .leaders import Leaders
+from .parts import JobPart, calls_of, parts_of
 from .presence import Presence
 
 log = logging.getLogger(__name__)
 
-SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
+_Part = TypeVar("_Part")
 WATCH_S = 0.5
 """A call that waits for a change is answered after this long. Unit: seconds."""
 _DETAIL_BYTES = 1024  # of one task in the status
@@ -48,7 +47,8 @@ class LockedJob:
     ) -> None:
         self._job = job
         self.leaders = Leaders(replicas, shares_move=shares_move)
-        self.cuts = JobCuts()
+        self.parts: list[JobPart] = []
+        self._kinds: dict[object, object] = {}
         # Reentrant: a signal handler stops the job, in a thread that may hold the lock.
         self._lock = threading.RLock()
         self.clock = clock
@@ -57,6 +57,18 @@ class LockedJob:
         self.begins_with: str | None = None
         self.saves = SaveCounters()
         self.presence = Presence()
+
+    def part(self, kind: Callable[[], _Part]) -> _Part:
+        """Find what a feature keeps for this job.
+
+        Args:
+            kind: Makes it when it is asked for first.
+        """
+        with self._lock:
+            if kind not in self._kinds:
+                self._kinds[kind] = kind()
+            kept: _Part = self._kinds[kind]  # type: ignore[assignment]
+            return kept
 
     @contextmanager
     def open(self) -> Iterator[tuple[Job, float]]:
@@ -84,7 +96,8 @@ def new_chief(
         shares_move=settings.shares_move,
     )
     locked_job = LockedJob(job, clock, settings.ps_replicas, shares_move=settings.shares_move)
-    return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
+    locked_job.parts = parts_of(locked_job)
+    return locked_job, calls_of([ChiefServicer(locked_job, settings), *locked_job.parts])
 
 
 class ChiefServicer:
@@ -145,10 +158,12 @@ class ChiefServicer:
             phase = job.heartbeat(who, report, now=now, knows=knows)
             self._locked_job.presence.hear(who, visitor.is_connected)
             reason, held = job.reason, job.is_held(who, now)
-        cut = self._locked_job.cuts.number
-        return chief_pb2.HeartbeatResponse(
-            phase=codec.PHASES.to_wire(phase), reason=reason, cut=cut, held=held
+        answer = chief_pb2.HeartbeatResponse(
+            phase=codec.PHASES.to_wire(phase), reason=reason, held=held
         )
+        for part in self._locked_job.parts:
+            part.add_to_heartbeat(answer)
+        return answer
 
     def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """End a task's part. Idempotent: the first outcome stays."""
@@ -179,32 +194,6 @@ class ChiefServicer:
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.PHASES.to_wire(phase))
 
-    def MoveShare(
-        self, request: chief_pb2.MoveShareRequest, _: Visitor
-    ) -> chief_pb2.MoveShareResponse:
-        """Begin to move a share. Idempotent while it is under way."""
-        move = self._locked_job.leaders.moves.begin(request.share, codec.task_from_wire(request.to))
-        return chief_pb2.MoveShareResponse(move=_move_to_wire(move))
-
-    def JoinPs(self, request: chief_pb2.JoinPsRequest, _: Visitor) -> chief_pb2.JoinPsResponse:
-        """Take in a ps that the cluster did not have. Idempotent. Blocks while it is tried."""
-        task = codec.task_from_wire(request.task)
-        check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
-        check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
-        theirs = codec.versions_from_wire(request.versions)
-        check_protocol(own_versions(), theirs, peer=str(task))
-        with self._locked_job.open() as (job, _now):
-            job.check_ps(task, request.job)
-        self._locked_job.leaders.servers.check(task)
-        self._locked_job.leaders.servers.join(task, request.address)
-        return chief_pb2.JoinPsResponse(versions=codec.versions_to_wire(own_versions()))
-
-    def ScalePs(self, request: chief_pb2.ScalePsRequest, _: Visitor) -> chief_pb2.ScalePsResponse:
-        """Say how many ps there are to be. Idempotent."""
-        leaders = self._locked_job.leaders
-        leaders.servers.scale(request.count, replicas=leaders.replicas, shares=leaders.shares)
-        return chief_pb2.ScalePsResponse(count=request.count)
-
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
@@ -225,13 +214,11 @@ class ChiefServicer:
                 ps_replicas=leaders.replicas,
                 failovers=leaders.failovers,
                 begins_with=self._locked_job.begins_with,
-                wanted_ps=leaders.servers.wanted,
                 handovers=leaders.handovers,
                 last_failover_s=leaders.last_failover_s,
-                cuts=_cuts_to_wire(self._locked_job.cuts.counts),
             )
-            if leaders.moves.last is not None:
-                status.move.CopyFrom(_move_to_wire(leaders.moves.last))
+            for part in self._locked_job.parts:
+                part.add_to_status(status)
             room = self._settings.max_message_bytes // 2
             share = room // len(job.members)
             for member in job.members.values():
@@ -262,48 +249,11 @@ class ChiefServicer:
             leaders=[_leader_to_wire(leader) for leader in leaders],
         )
 
-    def JoinCut(self, request: chief_pb2.JoinCutRequest, _: Visitor) -> chief_pb2.JoinCutResponse:
-        """Let a worker take part in a cut, and tell it whether it should mark. Idempotent."""
-        who = codec.sender_of(request)
-        marks, again_s = self._locked_job.cuts.join(request.cut, who)
-        return chief_pb2.JoinCutResponse(marks=marks, again_s=again_s)
-
-    def TakeCut(
-        self, request: chief_pb2.TakeCutRequest, visitor: Visitor
-    ) -> chief_pb2.TakeCutResponse:
-        """Take a cut for a task that reads its values. Not idempotent: each has a new number."""
-        who = codec.sender_of(request)
-        visitor.check("cut ROWS" if request.rows_only else "cut VALUES")
-        number, global_step, marks = self._locked_job.cuts.take(who, rows_only=request.rows_only)
-        return chief_pb2.TakeCutResponse(
-            cut=number, global_step=global_step, marks=marks_to_wire(marks)
-        )
-
-    def ReleaseCut(
-        self, request: chief_pb2.ReleaseCutRequest, _: Visitor
-    ) -> chief_pb2.ReleaseCutResponse:
-        """Have the ps keep nothing of a cut any more. Idempotent."""
-        who = codec.sender_of(request)
-        self._locked_job.cuts.release(request.cut, who)
-        return chief_pb2.ReleaseCutResponse()
-
 
 def _leader_to_wire(leader: ShareLeader) -> chief_pb2.ShareLeader:
     followers = [codec.task_to_wire(task) for task in leader.followers]
     leads = codec.task_to_wire(leader.leader)
     return to_message(chief_pb2.ShareLeader, leader, leader=leads, followers=followers)
-
-
-def _cuts_to_wire(counts: CutCounts) -> chief_pb2.CutCounts:
-    return chief_pb2.CutCounts(
-        taken=counts.taken, void=counts.void, last_s=counts.last_s, last_void=counts.last_void
-    )
-
-
-def _move_to_wire(move: Move) -> chief_pb2.ShareMove:
-    phase = getattr(chief_pb2, f"MOVE_PHASE_{move.phase.name}")
-    source, to = codec.task_to_wire(move.source), codec.task_to_wire(move.to)
-    return to_message(chief_pb2.ShareMove, move, source=source, to=to, phase=phase)
 
 
 def _has_ended(member: Member | None) -> bool:

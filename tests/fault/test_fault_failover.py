@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
+from ropewalk.annexes.replication.move_command import move_command
 from ropewalk.cluster.replication.moves import MovePhase
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.checkpoint.file_systems import open_folder
@@ -20,7 +21,6 @@ from ropewalk.core.checkpoint.job_record import read_job_record
 from ropewalk.core.errors import RefusedError, RopewalkError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
-from ropewalk.launch.commands.move import move_command
 from ropewalk.worker.lead.status import read_status
 
 

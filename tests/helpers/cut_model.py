@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ropewalk.cluster.job import cut as job_cut
-from ropewalk.cluster.job.cut import CutPhase, JobCut
+from ropewalk.annexes.moments import decisions as job_cut
+from ropewalk.annexes.moments.decisions import CutPhase, JobCut
 from ropewalk.core.errors import FencedError
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.cut_marks import CutMark

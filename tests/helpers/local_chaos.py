@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ropewalk.annexes.replication.scale_command import missing
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.launch.commands.scale import missing
 
 from .histories import check_histories, read_history
 from .local_run import LivePids, LocalRun

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from ropewalk.annexes.replication.scale_command import scale_command
 from ropewalk.client.chief.calls import ChiefClient, JobStatus
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
-from ropewalk.launch.commands.scale import scale_command
 
 from . import processes
 from .waiting import scaled, wait_until

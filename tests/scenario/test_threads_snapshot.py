@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from ropewalk.annexes.moments.job_cuts import JobCuts
 
 
 def test_a_snapshot_has_one_moment_of_all_ps_while_others_train_on() -> None:
@@ -52,7 +53,7 @@ def test_a_snapshot_that_cannot_be_had_says_why() -> None:
         if not strategy.extended.runtime.task.is_chief:
             return ""
         job = strategy.extended.runtime.job
-        job._leader.locked_job.cuts.take = _refuse  # type: ignore[attr-defined]
+        job._leader.locked_job.part(JobCuts).take = _refuse  # type: ignore[attr-defined]
         with pytest.raises(rw.errors.CutVoidError) as raised:
             strategy.snapshot(timeout_s=0.2)
         return str(raised.value)

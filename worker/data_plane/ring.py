@@ -35,7 +35,8 @@ class RingPlane(DataPlane):
 
     def serve_chief(self) -> "tuple[LockedJob, str]":
         """Serve the control plane at the worker's port; see :class:`DataPlane`."""
-        from ...server.chief.servicer import SERVICE, new_chief
+        from ...server.chief.parts import SERVICE
+        from ...server.chief.servicer import new_chief
 
         task = self._task
         locked_job, calls = new_chief(task.task, task.addresses(), self._settings, job_id=None)

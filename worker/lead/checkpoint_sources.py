@@ -16,7 +16,7 @@ from ...core.errors import CutVoidError, MovedError, StorageError
 from ...core.task import TaskId
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
-from .cutter import Cutter, TakenCut
+from .moments import Moments, TakenMoment
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
@@ -121,7 +121,7 @@ class PsShards:
     Args:
         controls: Controls of the ps, one each.
         leaders: Returns each share with the ps that leads it; None: each ps leads its own.
-        cutter: Takes one moment of all ps, which is then saved; None: the ps save what they have.
+        moments: Takes one moment of all ps, which is then saved; None: the ps save what they have.
         process_of: Returns the process of a ps that has the variables; 0: any that leads a share.
     """
 
@@ -129,14 +129,14 @@ class PsShards:
         self,
         controls: Sequence[PsControl],
         leaders: Callable[[], Sequence[tuple[int, PsControl]]] | None = None,
-        cutter: Cutter | None = None,
+        moments: Moments | None = None,
         process_of: Callable[[TaskId], int] = lambda task: 0,  # noqa: ARG005
     ) -> None:
         self._controls = list(controls)
         self._leaders = leaders or (lambda: [(each.task.index, each) for each in controls])
-        self._cutter = cutter
+        self._moments = moments
         self._process_of = process_of
-        self._cut: TakenCut | None = None
+        self._cut: TakenMoment | None = None
 
     def try_model_dir(self, model_dir: Folder) -> None:
         """Have every ps write a small file, and find it; see :class:`CheckpointSource`."""
@@ -162,19 +162,19 @@ class PsShards:
 
     def take(self, global_step: int, kind: WholeOrDelta = WHOLE) -> int | None:
         """Take a cut, if that is possible now; its global step."""
-        if self._cutter is None:
+        if self._moments is None:
             return global_step
         try:
-            self._cut = self._cutter.take(with_slots=True, may_be_base=kind.may_be_base)
+            self._cut = self._moments.take(with_slots=True, may_be_base=kind.may_be_base)
         except CutVoidError as error:
-            self._cutter.warn(error)
+            self._moments.warn(error)
             return global_step
         return self._cut.global_step
 
     def release(self) -> None:
         """Have the ps keep nothing; see :class:`CheckpointSource`."""
-        if self._cutter is not None and self._cut is not None:
-            self._cutter.release(self._cut)
+        if self._moments is not None and self._cut is not None:
+            self._moments.release(self._cut)
         self._cut = None
 
     def _save(
@@ -182,11 +182,11 @@ class PsShards:
     ) -> tuple[list[tuple[int, PsControl]], list[SavedPart]]:
         """Have every ps write its part; who has written what."""
         cut = self._cut
-        if cut is not None and self._cutter is not None:
+        if cut is not None and self._moments is not None:
             try:
                 return list(cut.led), self._save_parts(cut.led, checkpoint, kind, cut.number)
             except (CutVoidError, MovedError) as error:  # or a share has moved since the cut
-                self._cutter.warn(error)
+                self._moments.warn(error)
                 self.release()
         led = list(self._leaders())
         return led, self._save_parts(led, checkpoint, kind)

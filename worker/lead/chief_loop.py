@@ -28,7 +28,7 @@ from ...net.tcp import is_refused
 from ...server.chief.servicer import LockedJob
 from .companions import Companions
 from .job_saver import JobSaver
-from .share_keeper import ShareKeeper
+from .leadership import ShareLeadership
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ChiefLoop:
         saver: Saves the job.
         settings: Periods.
         companions: Companions of the job.
-        keeper: Says which ps lead, in a job whose shares move.
+        leadership: Says which ps lead.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ChiefLoop:
         saver: JobSaver,
         settings: Settings,
         companions: Companions,
-        keeper: ShareKeeper | None = None,
+        leadership: ShareLeadership,
     ) -> None:
         self._locked_job = locked_job
         self._who = who
@@ -76,7 +76,7 @@ class ChiefLoop:
         self._saver = saver
         self._settings = settings
         self._leaving = threading.Event()
-        self._keeper = keeper
+        self._leadership = leadership
         self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
         self._pool = ThreadPoolExecutor(
             max(_LEAST_CALLS, len(controls), 2 * settings.ps_shares), thread_name_prefix="attach"
@@ -89,8 +89,6 @@ class ChiefLoop:
     def start(self) -> None:
         """Start the loop's thread."""
         self._thread.start()
-        if self._keeper is not None:
-            self._keeper.start()
         self._companions.start()
 
     def add(self, control: PsControl) -> None:
@@ -151,20 +149,19 @@ class ChiefLoop:
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
-                    keeper = self._keeper
-                    if answer.draining and (keeper is None or keeper.is_stuck(control.task)):
+                    if answer.draining and self._leadership.is_stuck(control.task):
                         job.stop(f"{control.task} was asked to stop")
 
     def _attach_one(self, control: PsControl, *, is_last: bool) -> PsAnswer | RopewalkError:
-        keeper = self._keeper
+        leadership = self._leadership
         try:
             return control.attach(
                 self._who,
                 self._address,
                 lease_s=self._settings.lease_s,
                 timeout_s=_ATTACH_S,
-                may_leave=keeper is not None and keeper.may_leave(control.task),
-                replicated_process=keeper.replicated_process(control.task) if keeper else 0,
+                may_leave=leadership.may_leave(control.task),
+                replicated_process=leadership.replicated_process(control.task),
                 is_last=is_last,
             )
         except RopewalkError as error:
@@ -217,8 +214,7 @@ class ChiefLoop:
             return False
         self._leaving.set()
         self._thread.join()
-        if self._keeper is not None:
-            self._keeper.stop()
+        self._leadership.stop()
         saver.record()
         return True
 
@@ -265,10 +261,8 @@ class ChiefLoop:
         with self._locked_job.open() as (job, _):
             phase, pushes = job.phase, job.members.pushes
             step = max(job.members.global_step, global_step)
-            ps_lost = bool(job.members.in_state(State.LOST, State.FAILED))
             why_not_done = job.why_not_done()
-        if self._keeper is not None:
-            ps_lost = not self._keeper.has_all
+        ps_lost = self._leadership.has_lost_values()
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
         # One that fails before its first step has made variables, maybe another model's: its
         # checkpoint stays the newest.
@@ -293,8 +287,7 @@ class ChiefLoop:
                 log.error("%s", reason)
         self._companions.act()
         saver.record()
-        if self._keeper is not None:
-            self._keeper.stop()
+        self._leadership.stop()
         self._dismiss(phase, reason)
         return phase
 
@@ -402,7 +395,7 @@ class ChiefLoop:
         """Return whether a ps that does not answer may be starting again, and would wait for a
         chief.
         """
-        if self._keeper is None or not self._keeper.has_all:
+        if not self._leadership.may_come_back():
             return False
         with self._locked_job.open() as (job, now):
             return now - job.members[task].heard <= job.lease_s
@@ -410,8 +403,7 @@ class ChiefLoop:
     def close(self) -> None:
         """Stop the loop at once."""
         self._leaving.set()
-        if self._keeper is not None:
-            self._keeper.close()
+        self._leadership.close()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -16,7 +16,7 @@ from ...core.states import Phase
 from ...core.task import TaskId
 from ...server.chief.servicer import LockedJob
 from .checkpointer import Checkpointer
-from .share_keeper import ShareKeeper
+from .leadership import ShareLeadership
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class JobSaver:
         settings: Settings that say how often to save.
 
     Attributes:
-        keeper: Adds what leads where to the record, in a job whose shares move.
+        leadership: Adds who leads what to the record; None: nothing is led yet.
         failure: Why a checkpoint could not be saved; None: all could.
     """
 
@@ -42,7 +42,7 @@ class JobSaver:
         self._locked_job = locked_job
         self._checkpointer = checkpointer
         self._settings = settings
-        self.keeper: ShareKeeper | None = None
+        self.leadership: ShareLeadership | None = None
         self.failure: RopewalkError | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._under_way: Future[Any] | None = None
@@ -169,8 +169,8 @@ class JobSaver:
                     processes={task.index: each for task, each in job.members.processes.items()},
                 )
                 self._recorded_processes = job.members.processes
-            if self.keeper is not None:
-                record = self.keeper.add_to(record)
+            if self.leadership is not None:
+                record = self.leadership.add_to(record)
             self._checkpointer.record(record)
 
     def close(self) -> None:

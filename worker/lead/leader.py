@@ -15,7 +15,7 @@ from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import PS, ps_of
 from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import ConfigurationError, RefusedError, RopewalkError
+from ...core.errors import RefusedError, RopewalkError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
@@ -23,23 +23,19 @@ from ...net.announcement import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import (
-    cut_samples,
     job_samples,
-    leader_samples,
-    move_samples,
     save_samples,
-    share_samples,
 )
 from ..data_plane.plane import DataPlane
 from .checkpoint_sources import CheckpointSource, PsShards, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
 from .companions import LedJob, companions_of
-from .cutter import Cutter
 from .enough_workers import wait_for_workers
 from .job_identity import KnownJob, find_job
 from .job_saver import JobSaver
-from .share_keeper import ShareKeeper
+from .leadership import LedServers, OwnShares, ShareLeadership, leadership_of
+from .moments import Moments, moments_of
 from .status import write_status
 
 if TYPE_CHECKING:
@@ -80,8 +76,8 @@ class JobLeader:
         self._resumes = False
         self._saver: JobSaver | None = None
         self._loop: ChiefLoop | None = None
-        self._keeper: ShareKeeper | None = None
-        self._cutter: Cutter | None = None
+        self._leadership: ShareLeadership = OwnShares(locked_job, self._controls)
+        self._moments: Moments | None = None
         self._announcement: ChiefAnnouncement | None = None
         self._chief: ChiefClient | None = None
         self._joining = threading.Lock()
@@ -181,16 +177,9 @@ class JobLeader:
     def _source(self) -> CheckpointSource:
         plane = self._plane
         in_use = plane.session is not None and bool(plane.session.variables.placement())
-        leaders = self._keeper.leaders if self._keeper else None
-        servers = PsShards(self._controls, leaders, self._cutter, self._process_of)
+        leadership = self._leadership
+        servers = PsShards(self._controls, leadership.leaders, self._moments, leadership.process_of)
         return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
-
-    def _process_of(self, task: TaskId) -> int:
-        """Find the process of a ps that has its variables; 0: those that lead shares have them."""
-        if self._keeper is not None:
-            return 0
-        with self.locked_job.open() as (job, _):
-            return job.members.processes.get(task, 0)
 
     def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
         """Lead, once the chief's task has registered.
@@ -210,20 +199,17 @@ class JobLeader:
         elif self._settings.shares_move:
             self._warn_of_no_record()
         self._saver = saver = JobSaver(self.locked_job, self._checkpointer, self._settings)
-        if self._settings.shares_move and self._controls:
-            self._keeper = saver.keeper = self._keep_shares(who, saver)
+        self._leadership = saver.leadership = leadership_of(self._led(who, saver))
         led = LedJob(self.locked_job, self._task.task, self._settings, asks_ps=not self._goes_on)
         self._loop = ChiefLoop(
             self.locked_job, who, self.address, self._controls, saver, self._settings,
-            companions_of(led), self._keeper,
+            companions_of(led), self._leadership,
         )  # fmt: skip
         if self._controls:
-            self._cutter = self._new_cutter(who)
+            leaders = self._leadership.leaders
+            self._moments = moments_of(self.locked_job, who, leaders, self._settings)
         self._loop.start()
-        if self._keeper is not None:
-            servers = self.locked_job.leaders.servers
-            servers.shares = self._settings.ps_shares or self._num_servers
-            servers.join = self._join_ps
+        self._leadership.start(self._join_ps)
         self._announcement = ChiefAnnouncement(self.address)
         self._write_status()  # with the addresses: `ropewalk status` looks there
 
@@ -237,38 +223,15 @@ class JobLeader:
             job.caveat = text
             job.wait_for("")
 
-    def _new_cutter(self, who: Incarnation) -> Cutter:
-        keeper, own = self._keeper, [(each.task.index, each) for each in self._controls]
-        leaders = keeper.leaders if keeper is not None else lambda: own
-        cutter = Cutter(self.locked_job, who, leaders, self._settings)
-        cuts = self.locked_job.cuts
-        cuts.take, cuts.release = cutter.take_for_reader, cutter.release_number
-        return cutter
-
-    def _keep_shares(self, who: Incarnation, saver: JobSaver) -> ShareKeeper:
-        replicas, servers = self._settings.ps_replicas, self._num_servers
-        shares = self._settings.ps_shares or servers
-        if shares < servers:
-            raise ConfigurationError(
-                f"ps_shares={shares} leaves a ps without a share, and the cluster has {servers}; "
-                "raise ROPEWALK_PS_SHARES on the chief and all ps, or start fewer ps"
-            )
-        if replicas > servers:
-            raise ConfigurationError(
-                f"ps_replicas={replicas} needs as many ps, and the cluster has {servers}; start "
-                "more, or lower ROPEWALK_PS_REPLICAS"
-            )
-        return ShareKeeper(
+    def _led(self, who: Incarnation, saver: JobSaver) -> LedServers:
+        return LedServers(
             self.locked_job,
             who,
             self._controls,
-            replicas,
-            shares,
+            self._settings,
+            self._num_servers,
             saver.write_record,
             self._record if self._goes_on else None,
-            spreads=self._settings.ps_shares > 0,
-            rebalances=self._settings.rebalance,
-            lost_s=self._settings.lease_s + self._settings.reconnect_timeout_s,
         )
 
     def _join_ps(self, task: TaskId, address: str) -> None:
@@ -286,7 +249,7 @@ class JobLeader:
                     "take its place; give it an index of its own, or that address",
                     task=task,
                 )
-            if task in known or self._loop is None or self._keeper is None:
+            if task in known or self._loop is None or not self._leadership.takes_ps():
                 return
             control = self._new_control(task, address)
             try:
@@ -299,7 +262,7 @@ class JobLeader:
                 job.add_ps(task, address, now=now)
             self._controls.append(control)
             self._loop.add(control)
-            self._keeper.add(control)
+            self._leadership.add(control)
         log.info("%s has come, at %s", task, address)
 
     def _write_status(self) -> None:
@@ -317,7 +280,9 @@ class JobLeader:
         self._resumes = held = self._known.shards > 0
         if checkpointer is None or self._record is None or self._saver is None:
             return ""
-        if not held or self._keeper is None:  # a ps that is lost is no reason to end then
+        if (
+            not held or not self._leadership.takes_ps()
+        ):  # a ps that is lost is no reason to end then
             checkpointer.try_servers()
         chosen = checkpointer.choose(verify=not held)
         self._tell_saved()
@@ -394,16 +359,8 @@ class JobLeader:
             )
             saved = job.saved_step
         yield from job_samples(phase, states, global_step=step, goal_steps=goal, age_s=age_s)
-        leaders = self.locked_job.leaders
-        if self._keeper is not None:
-            replicas = {each.share: 1 + len(each.followers) for each in leaders.now()}
-            yield from share_samples(replicas, leaders.replicas)
-            yield from leader_samples(leaders.failovers, leaders.last_failover_s, leaders.handovers)
-            moves, last = leaders.moves, leaders.moves.last
-            seconds = last.seconds if last is not None and last.phase.is_over else 0.0
-            yield from move_samples(moves.done, moves.failed, seconds)
-        cuts = self.locked_job.cuts.counts
-        yield from cut_samples(cuts.taken, cuts.void, cuts.last_s)
+        for part in self.locked_job.parts:
+            yield from part.samples()
         yield from save_samples(self.locked_job.saves, saved)
 
     def hand_over(self, global_step: int) -> bool:

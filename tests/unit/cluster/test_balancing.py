@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.cluster.replication.balancing import ShareWork, WorkMeter, best_move
+from ropewalk.annexes.replication.balancing import ShareWork, WorkMeter, best_move
 from ropewalk.cluster.replication.configuration import Configuration
 from ropewalk.cluster.replication.replica import ReplicaRole
 from ropewalk.cluster.replication.reports import ShareState

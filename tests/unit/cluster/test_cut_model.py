@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.cut_model import Bounds, Model, Rules, search
-from ropewalk.cluster.job import cut as job_cut
-from ropewalk.cluster.job.cut import JobCut
+from ropewalk.annexes.moments import decisions as job_cut
+from ropewalk.annexes.moments.decisions import JobCut
 from ropewalk.core.task import Incarnation
 from ropewalk.core.wire.cut_marks import CutMark
 from ropewalk.server.ps.cut import marks

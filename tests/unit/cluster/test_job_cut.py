@@ -1,7 +1,7 @@
 """The chief's decisions about a cut."""
 
-from ropewalk.cluster.job import cut as decisions
-from ropewalk.cluster.job.cut import CutPhase, JobCut
+from ropewalk.annexes.moments import decisions
+from ropewalk.annexes.moments.decisions import CutPhase, JobCut
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.states import Outcome

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from ropewalk.annexes.replication.decisions import Shares, lead_orders, other_orders
 from ropewalk.cluster.replication import configuration
 from ropewalk.cluster.replication.configuration import (
     Configuration,
@@ -19,7 +20,6 @@ from ropewalk.cluster.replication.configuration import (
 from ropewalk.cluster.replication.moves import MovePhase
 from ropewalk.cluster.replication.replica import ReplicaRole
 from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
-from ropewalk.cluster.replication.shares import Shares, lead_orders, other_orders
 from ropewalk.core.errors import NotFoundError, RefusedError
 from ropewalk.core.task import TaskId
 

@@ -9,6 +9,7 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication.servers import Servers
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.reports import ShareLeader
@@ -29,7 +30,6 @@ from ropewalk.core.wire import codec, error_table
 from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc
 from ropewalk.server.chief import servicer
 from ropewalk.server.chief.server import ChiefServer
-from ropewalk.server.chief.servers import Servers
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -332,7 +332,7 @@ def test_a_ps_comes_to_a_chief_that_leads_and_to_no_other_job() -> None:
     try:
         with pytest.raises(PeerLostError, match="does not lead the ps yet"):
             own.join_ps(TaskId("ps", 2), "p:2", timeout_s=T)
-        server.locked_job.leaders.servers.join = lambda task, address: came.append((task, address))
+        server.locked_job.part(Servers).join = lambda task, address: came.append((task, address))
         own.join_ps(TaskId("ps", 2), "p:2", timeout_s=T)
         for task in (TaskId("ps", 5000), TaskId("worker", 0)):
             with pytest.raises(RefusedError, match="cannot come as a ps"):

@@ -12,9 +12,11 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication import balancing
+from ropewalk.annexes.replication.moves import Moves
+from ropewalk.annexes.replication.share_keeper import ShareKeeper
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.job.job import Job
-from ropewalk.cluster.replication import balancing
 from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import ReplicaRole
 from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
@@ -23,7 +25,6 @@ from ropewalk.core.errors import FencedError, PeerLostError, RefusedError, Stora
 from ropewalk.core.states import Phase
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.server.chief.servicer import LockedJob
-from ropewalk.worker.lead.share_keeper import ShareKeeper
 
 CHIEF = TaskId("chief", 0)
 PS = [TaskId("ps", 0), TaskId("ps", 1)]
@@ -124,7 +125,7 @@ def kept(
     record: JobRecord | None = None, *, rebalances: bool = False, lost_s: float = 25.0
 ) -> Iterator[Kept]:
     job = Kept(record, rebalances=rebalances, lost_s=lost_s)
-    job.keeper.start()
+    job.keeper.start(lambda task, address: None)
     try:
         yield job
     finally:
@@ -186,11 +187,11 @@ def test_a_ps_that_does_not_answer_twice_is_lost() -> None:
         wait_until(lambda: leaders.failovers == 1, 10, "another ps leads share 0")
         assert leaders.last_failover_s > 0
         assert leaders.handovers == 0
-        assert job.keeper.has_all
+        assert not job.keeper.has_lost_values()
         job.ps[1].is_lost = True
         wait_until(lambda: job.job.phase is Phase.FAILED, 10)
         assert "the last replica of share" in job.job.reason
-        assert not job.keeper.has_all
+        assert job.keeper.has_lost_values()
 
 
 def test_the_last_replica_is_waited_for_unless_its_process_has_ended() -> None:
@@ -210,7 +211,7 @@ def test_the_last_replica_is_waited_for_unless_its_process_has_ended() -> None:
             ps.is_lost = False
         wait_until(lambda: {each.epoch for each in job.locked_job.leaders.now()} == {3}, 10)
         assert job.job.phase is not Phase.FAILED
-        assert job.keeper.has_all
+        assert not job.keeper.has_lost_values()
         for ps in job.ps:
             ps.is_listening, ps.is_lost = False, True
         wait_until(lambda: job.job.phase is Phase.FAILED, 10)
@@ -251,7 +252,7 @@ def test_a_leader_that_is_to_leave_hands_over_before_another_one_is_told_to_lead
 def test_a_move_is_told_of_until_the_other_ps_answers() -> None:
     record = JobRecord(shares=written((0, 2, 0, (1,)), (1, 1, 1, ())), processes={0: 1, 1: 1})
     with kept(record) as job:
-        moves = job.locked_job.leaders.moves
+        moves = job.locked_job.part(Moves)
         job.ps[1].reports.put(leads(1, 1))
         job.ps[0].reports.put(leads(0, 2, FollowerState(PS[1], has_joined=True)))
         job.until_told((CopyTo(1, 1, PS[1], PS[0]), "ps0:1"))

@@ -21,7 +21,7 @@ from ropewalk.worker.lead.checkpointer import Checkpointer
 from ropewalk.worker.lead.chief_loop import ChiefLoop
 from ropewalk.worker.lead.companions import Companions
 from ropewalk.worker.lead.job_saver import JobSaver
-from ropewalk.worker.lead.share_keeper import ShareKeeper
+from ropewalk.worker.lead.leadership import OwnShares, ShareLeadership
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
@@ -61,7 +61,8 @@ def make_loop(
     saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), settings)
     return ChiefLoop(
         locked_job, who, "", cast(list[PsControl], controls), saver, settings,
-        Companions([Knowing(why_none_follows)]), cast(ShareKeeper, keeper),
+        Companions([Knowing(why_none_follows)]),
+        cast(ShareLeadership, keeper or OwnShares(locked_job, cast(list[PsControl], controls))),
     )  # fmt: skip
 
 
@@ -201,7 +202,16 @@ class Keeper:
     """All shares have a leader, or one was lost."""
 
     def __init__(self, *, has_all: bool) -> None:
-        self.has_all = has_all
+        self._has_all = has_all
+
+    def may_come_back(self) -> bool:
+        return self._has_all
+
+    def may_leave(self, task: TaskId) -> bool:
+        return False
+
+    def replicated_process(self, task: TaskId) -> int:
+        return 0
 
     def close(self) -> None:
         """Nothing runs."""

@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from helpers.clock import ManualClock
+from ropewalk.annexes.moments.cutter import Cutter
+from ropewalk.annexes.moments.job_cuts import JobCuts
 from ropewalk.client.ps.control import CutOrder, PsControl
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.errors import CutVoidError, PeerLostError, PermissionDeniedError
@@ -16,7 +18,6 @@ from ropewalk.core.states import Outcome
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.cut_marks import CutMark, Marks
 from ropewalk.server.chief.servicer import LockedJob
-from ropewalk.worker.lead.cutter import Cutter
 
 CHIEF = TaskId("chief", 0)
 READER = Incarnation(TaskId("reader", 5), 1)
@@ -27,7 +28,7 @@ class FakePs:
 
     def __init__(self, index: int, locked_job: LockedJob, fails: list[str]) -> None:
         self.task = TaskId("ps", index)
-        self._cuts = locked_job.cuts
+        self._cuts = locked_job.part(JobCuts)
         self._fails = fails
         self._workers: frozenset[Incarnation] = frozenset()
         self.ended: list[int] = []
@@ -75,10 +76,10 @@ class Cut:
 
     def _join(self, joins: bool) -> None:
         while not self._over.wait(0.005):
-            number = self.locked.cuts.number
+            number = self.locked.part(JobCuts).number
             if number and joins:
                 for who in (self.who, self.worker):
-                    self.locked.cuts.join(number, who)
+                    self.locked.part(JobCuts).join(number, who)
             if not joins:
                 self.clock.advance(0.1)
 
@@ -109,7 +110,7 @@ def test_a_cut_has_the_marks_of_all_shares(made: list[Cut]) -> None:
     assert record.workers == {"/job:chief/task:0": 1, "/job:worker/task:0": 2}
     both = ("/job:chief/task:0", "/job:worker/task:0")
     assert record.shares == tuple(dict.fromkeys(both, (7, share)) for share in range(2))
-    assert job.locked.cuts.number == 0
+    assert job.locked.part(JobCuts).number == 0
     job.cutter.release(taken)
     assert [each.ended for each in job.ps] == [[taken.number]] * 2
 
@@ -121,7 +122,7 @@ def test_a_void_cut_is_ended_everywhere_and_tried_again(made: list[Cut], fails: 
     assert taken.number == job.who.generation + 1 + len(fails)
     tried = [job.who.generation + 1 + number for number in range(len(fails))]
     assert [each.ended for each in job.ps] == [tried] * 2
-    counts = job.locked.cuts.counts
+    counts = job.locked.part(JobCuts).counts
     assert (counts.taken, counts.void) == (1, len(fails))
     assert (
         counts.last_void == ("it does not answer", "no mark of worker:0 in time")["finish" in fails]
@@ -133,7 +134,7 @@ def test_after_some_tries_it_says_why(made: list[Cut]) -> None:
     with pytest.raises(CutVoidError, match="no mark of worker:0 in time"):
         job.cutter.take(with_slots=True)
     assert [len(each.ended) for each in job.ps] == [3, 3]
-    assert (job.locked.cuts.counts.taken, job.locked.cuts.counts.void) == (0, 3)
+    assert (job.locked.part(JobCuts).counts.taken, job.locked.part(JobCuts).counts.void) == (0, 3)
 
 
 def test_a_job_that_ends_tries_again_only_where_a_task_has_left_meanwhile(made: list[Cut]) -> None:
@@ -141,7 +142,7 @@ def test_a_job_that_ends_tries_again_only_where_a_task_has_left_meanwhile(made: 
     job.job.stop("SIGTERM")
     with pytest.raises(CutVoidError, match="no mark of worker:0 in time"):
         job.cutter.take(with_slots=True)
-    assert job.locked.cuts.counts.void == 1
+    assert job.locked.part(JobCuts).counts.void == 1
 
     left = _job(made)
     left.job.stop("SIGTERM")
@@ -153,7 +154,7 @@ def test_a_job_that_ends_tries_again_only_where_a_task_has_left_meanwhile(made: 
 
     left.ps[0].begin_cut = leave  # type: ignore[method-assign]
     assert list(left.cutter.take(with_slots=True).record().workers) == ["/job:chief/task:0"]
-    assert left.locked.cuts.counts.last_void == "worker:0 came or left"
+    assert left.locked.part(JobCuts).counts.last_void == "worker:0 came or left"
 
 
 def test_a_worker_that_does_not_join_holds_up_nobody(made: list[Cut]) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from ...cluster.job import cut as decisions
-from ...cluster.job.cut import CutPhase, JobCut
 from ...core.errors import CutVoidError
 from ...core.report import CutCounts
 from ...core.task import Incarnation
 from ...core.wire.bounds import shorten
 from ...core.wire.cut_marks import Marks
+from . import decisions
+from .decisions import CutPhase, JobCut
 
 _ASK_S = 0.02  # a round trip is less, and so is the stall that it costs
 _ASK_EACH_S = 0.0005  # so that hundreds of workers do not keep the chief busy

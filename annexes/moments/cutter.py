@@ -1,21 +1,19 @@
 """Taking cuts: the values of all ps at one moment, for checkpoints and snapshots.
 
-The decisions are :mod:`ropewalk.cluster.job.cut`; here are the calls. Workers join when they hear
-of a cut by their heartbeats, and mark when all ps hold; the ps say when they have all marks.
+The decisions are ``decisions.py``; here are the calls. Workers join when they hear of a
+cut by their heartbeats, and mark when all ps hold; the ps say when they have all marks.
 """
 
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from ...client.ps.control import CutOrder, PsControl
-from ...cluster.job import cut as decisions
-from ...cluster.job.cut import CutPhase, JobCut
 from ...core.checkpoint.manifest import CutRecord
 from ...core.errors import CutVoidError, MovedError, PermissionDeniedError, RopewalkError
 from ...core.settings import Settings
@@ -23,6 +21,10 @@ from ...core.states import Phase
 from ...core.task import Incarnation
 from ...core.wire.cut_marks import Marks
 from ...server.chief.servicer import LockedJob
+from ...worker.lead.leadership import Led
+from . import decisions
+from .decisions import CutPhase, JobCut
+from .job_cuts import JobCuts
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +35,6 @@ _LOOK_S = 0.05  # how soon it is noticed that a task has come or left
 _READ_S = 60.0  # a reader that says nothing for longer is gone, and another one may read
 
 _Answer = TypeVar("_Answer")
-
-Led = Sequence[tuple[int, PsControl]]
-"""Each share with the ps that leads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ class Cutter:
         raise last or CutVoidError("no cut was tried")
 
     def _attempt(self, order: CutOrder, join_s: float) -> TakenCut:
-        cuts, number = self._locked_job.cuts, order.number
+        cuts, number = self._locked_job.part(JobCuts), order.number
         try:
             led = list(self._leaders())
         except RopewalkError as error:
@@ -242,7 +241,7 @@ class Cutter:
 
     def _wait_for_workers(self, join_s: float) -> None:
         """Wait until all workers have joined the cut under way."""
-        cuts, clock = self._locked_job.cuts, self._locked_job.clock
+        cuts, clock = self._locked_job.part(JobCuts), self._locked_job.clock
         until = clock.now() + join_s
         while (now := cuts.wait(CutPhase.JOINING, _LOOK_S)).phase is CutPhase.JOINING:
             if clock.now() >= until:
@@ -253,13 +252,14 @@ class Cutter:
     def _begin(self, ps: PsControl, share: int, order: CutOrder) -> None:
         ps.begin_cut(self._who, share, order, timeout_s=self._hold_s + _ANSWER_S)
         workers = self._pushing()
-        now = self._locked_job.cuts.advance(lambda cut: decisions.began(cut, share, workers))
+        cuts = self._locked_job.part(JobCuts)
+        now = cuts.advance(lambda cut: decisions.began(cut, share, workers))
         self._check(now)
 
     def _finish(self, ps: PsControl, share: int, number: int) -> tuple[int, Marks]:
         timeout_s = self._hold_s + _ANSWER_S
         answer = ps.finish_cut(self._who, share, number, timeout_s=timeout_s)
-        self._check(self._locked_job.cuts.advance(lambda cut: decisions.taken(cut, share)))
+        self._check(self._locked_job.part(JobCuts).advance(lambda cut: decisions.taken(cut, share)))
         return answer
 
     @staticmethod

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ...cluster.job.job import Job
+from ...cluster.roles import CHIEF, WORKER
 from ...core.states import State
 from ...core.task import Incarnation
-from ..roles import CHIEF, WORKER
-from .job import Job
 
 
 class CutPhase(StrEnum):

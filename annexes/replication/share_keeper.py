@@ -1,6 +1,6 @@
 """Keeps every share of a job led and followed: decides, writes down, gives orders.
 
-What is decided is in :mod:`ropewalk.cluster.replication.shares`. One thread per ps waits for its
+What is decided is in :mod:`ropewalk.annexes.replication.decisions`. One thread per ps waits for its
 reports (:mod:`.ps_watch`); one thread decides, so that events have an order.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from ...client.ps.control import PsControl
-from ...cluster.replication.balancing import WorkMeter, best_move
 from ...cluster.replication.configuration import (
     Configuration,
     CopyTo,
@@ -26,7 +25,6 @@ from ...cluster.replication.configuration import (
 from ...cluster.replication.moves import Move
 from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import PsReport, ShareLeader
-from ...cluster.replication.shares import Shares, lead_orders, other_orders
 from ...cluster.roles import PS
 from ...core.backoff import Backoff
 from ...core.checkpoint.job_record import JobRecord, ShareRecord
@@ -40,7 +38,11 @@ from ...core.errors import (
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
+from .balancing import WorkMeter, best_move
+from .decisions import Shares, lead_orders, other_orders
+from .moves import Moves
 from .ps_watch import SUSPECTED, PsWatch
+from .servers import Servers
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +114,17 @@ class ShareKeeper:
         self._thread = new_thread("shares", self._run, failed=self._failed)
         self._watches = [self._watch(control, was_led=self._resumes) for control in controls]
 
-    def start(self) -> None:
-        """Begin to lead."""
+    def start(self, join: Callable[[TaskId, str], None]) -> None:
+        """Begin to lead.
+
+        Args:
+            join: Takes a ps and its address into the job.
+        """
         with self._lock:
             self._leads |= {order.share: order for order in self._shares.begin()}
-        self._locked_job.leaders.moves.begin = self.move
+        self._locked_job.part(Moves).begin = self.move
+        servers = self._locked_job.part(Servers)
+        servers.shares, servers.join = self._num_shares, join
         self._locked_job.leaders.shares = self._num_shares
         self._thread.start()
         for watch in self._watches:
@@ -200,11 +208,22 @@ class ShareKeeper:
             (share, self._controls[each.leader]) for share, each in sorted(configurations.items())
         ]
 
-    @property
-    def has_all(self) -> bool:
-        """Whether each share is led by a ps."""
+    def has_lost_values(self) -> bool:
+        """Return whether a share is led by no ps."""
         with self._lock:
-            return not self._shares.lost
+            return bool(self._shares.lost)
+
+    def may_come_back(self) -> bool:
+        """Return whether a ps may come back with nothing lost: each share is led by a ps."""
+        return not self.has_lost_values()
+
+    def takes_ps(self) -> bool:
+        """Return that a ps may come."""
+        return True
+
+    def process_of(self, task: TaskId) -> int:  # noqa: ARG002
+        """Return 0: those that lead shares have them."""
+        return 0
 
     def may_leave(self, task: TaskId) -> bool:
         """Return whether a ps that was asked to leave has nothing that is needed."""
@@ -269,7 +288,7 @@ class ShareKeeper:
             move = self._shares.move
         if move is not None:
             seconds = time.monotonic() - self._move_began
-            self._locked_job.leaders.moves.publish(replace(move, seconds=seconds))
+            self._locked_job.part(Moves).publish(replace(move, seconds=seconds))
 
     # -- deciding ------------------------------------------------------------------------------
 

@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...core.errors import NotFoundError, RefusedError
-from ...core.task import TaskId
-from .balancing import move_to_newcomer
-from .configuration import (
+from ...cluster.replication.configuration import (
     Configuration,
     CopyTo,
     GiveUpShare,
@@ -27,9 +24,12 @@ from .configuration import (
     with_follower,
     without,
 )
-from .moves import Move, MovePhase
-from .replica import ReplicaRole
-from .reports import PsReport, ShareState
+from ...cluster.replication.moves import Move, MovePhase
+from ...cluster.replication.replica import ReplicaRole
+from ...cluster.replication.reports import PsReport, ShareState
+from ...core.errors import NotFoundError, RefusedError
+from ...core.task import TaskId
+from .balancing import move_to_newcomer
 
 _COPIES_OF_A_MOVE = 3  # that may break off before it is given up
 

@@ -11,9 +11,9 @@ from ...core import annexes
 from ...core.errors import ConfigurationError, PeerLostError
 from ...core.settings import CLUSTER_VARIABLE, read_environment
 from ...core.states import State
-from ..as_driver import chief_client
-from ..options.settings import caller_options, refuse_said, take_settings
-from ..screen.echo import echo
+from ...launch.as_driver import chief_client
+from ...launch.options.settings import caller_options, refuse_said, take_settings
+from ...launch.screen.echo import echo
 
 if TYPE_CHECKING:
     from ...client.chief.calls import ChiefClient, JobStatus

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...cluster.replication.configuration import Configuration
+from ...cluster.replication.reports import ShareState
 from ...core.task import TaskId
-from .configuration import Configuration
-from .reports import ShareState
 
 _LEAST_GAIN = 0.2  # of the busier ps
 _PAYS_WITHIN_S = 60.0

@@ -9,9 +9,9 @@ from ...cluster.replication.moves import MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.outside_text import parse_number
 from ...core.task import MAX_TASK_INDEX, TaskId
-from ..as_driver import chief_client
-from ..options.settings import caller_options, take_settings
-from ..screen.echo import echo
+from ...launch.as_driver import chief_client
+from ...launch.options.settings import caller_options, take_settings
+from ...launch.screen.echo import echo
 
 if TYPE_CHECKING:
     from ...client.chief.calls import ChiefClient
@@ -54,7 +54,7 @@ def _ps_of(name: str) -> TaskId:
 
 def _wait(client: "ChiefClient", begun: "Move") -> "Move":
     """Wait until a move is over, telling how far it has come."""
-    from ..screen.status_table import human_bytes
+    from ...launch.screen.status_table import human_bytes
 
     shown = 0
     while True:

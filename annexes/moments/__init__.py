@@ -1,0 +1,1 @@
+"""Moments of all ps: cuts, of which checkpoints and snapshots have the values."""

@@ -1,0 +1,1 @@
+"""Shares that are followed and move: the chief's part, which decides who leads and follows."""
