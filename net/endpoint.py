@@ -33,11 +33,11 @@ from ..core.wire import codec, error_table
 from ..core.wire.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
 from ..proto.v1 import session_pb2
 from .arrival import GREETING_BYTES
-from .auth.guard import Guard, Visitor
+from .auth.guard import Guard, Visitor, one_caller
 from .connection import Connection, frame_of
+from .http2.shares import Places
 from .listener import GREETING_TIMEOUT_S
 from .newcomers import Newcomers
-from .shares import Places
 from .stream import NEVER, ByteStream
 from .tickets import Tickets
 from .unix import listen_unix
@@ -271,7 +271,7 @@ class Endpoint:
             TooManyWorkersError: There are too many, or half of them are this caller's.
         """
         with self._lock:
-            if not self._served.take(caller):
+            if not self._served.take(one_caller(caller)):
                 raise TooManyWorkersError(
                     f"{self._task} serves {self._served.count} connections already, of "
                     f"{self._served.limit} and half as many for one caller, so {peer} is refused; "
@@ -284,7 +284,7 @@ class Endpoint:
             yield
         finally:
             with self._lock:
-                self._served.give_back(caller)
+                self._served.give_back(one_caller(caller))
 
     def stop(self) -> None:
         """End every session. Idempotent."""

@@ -17,9 +17,10 @@ from ..cluster.access.principal import Principal
 from ..core.errors import LimitExceededError
 from ..core.process.threads import new_thread, nobody_waits
 from .arrival import ROUTE
+from .auth.guard import one_caller
+from .http2.shares import Places
 from .relay import break_off, relay
 from .routes import Connect
-from .shares import Places
 from .tcp import notice_loss, split_address
 from .tickets import Tickets
 
@@ -67,7 +68,7 @@ class Forwarder:
         with self._lock:
             if self._stopped:
                 raise ConnectionError("this gateway ends")
-            if not self._places.take(caller):
+            if not self._places.take(one_caller(caller)):
                 raise LimitExceededError(
                     f"{self._places.count} connections are forwarded already, of "
                     f"{self._places.limit} and half as many for one driver; close some, or end "
@@ -87,7 +88,7 @@ class Forwarder:
 
     def _give_back(self, caller: Principal | None) -> None:
         with self._lock:
-            self._places.give_back(caller)
+            self._places.give_back(one_caller(caller))
 
     def accept(self, client: socket.socket, ticket: bytes) -> None:
         """Forward a connection, which is owned from now on.

@@ -15,19 +15,19 @@ from .auth.mode import SecurityMode, is_localhost, is_loopback, security_mode
 from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service, refusal_frame
 from .health import Health
+from .http2.call import ServedCall
 from .http2.peer import Accepted, Method
-from .http2.served import ServedCall
 from .http2.server import Http2Server
+from .http2.shares import CallPool
 from .listener import GREETING_TIMEOUT_S, Listener
 from .newcomers import Newcomers
 from .probe_port import ProbePort
 from .shared_memory import unavailable
-from .shares import CallPool
 from .tcp import listen_tcp, split_address, tcp_stream
 from .tls.accept import TlsServer
 from .tls.files import credential_files
 from .tunnel import METHOD, serve_tunnel
-from .unary import Servicer, admit, methods_of
+from .unary import GUESTS, Servicer, accepted, admit, methods_of
 from .unix import unix_stream
 
 _BACKLOG = 512
@@ -109,6 +109,7 @@ class TaskHost:
             tunnels=most_sessions + _MAX_SILENT,
             most_bytes=settings.max_message_bytes,
             idle_s=_IDLE_S,
+            groups=GUESTS,
         )
         # Connections that a greeted peer no longer needs are closed a moment later.
         self._listener = Listener(
@@ -139,7 +140,7 @@ class TaskHost:
             chunk_bytes = self._settings.chunk_bytes
             serve_tunnel(call, visitor.principal, chunk_bytes, self.endpoint.serve, left)
 
-        return Accepted(serve=serve, caller=visitor.principal)
+        return accepted(visitor, serve=serve)
 
     def start(self, address: str) -> None:
         """Listen at ``address`` (host:port; port 0 picks one) and report SERVING.

@@ -24,10 +24,12 @@ from ..core.process.threads import new_thread, nobody_waits
 from .arrival import MAGIC, Arrival
 from .caller import Caller, MakeStream, Sorted
 from .descriptors import has_spare, most_silent_connections
-from .shares import WorkBudget
+from .http2.call import CallError
+from .http2.shares import WorkBudget
 from .stream import Buffer, SocketStream
 from .tls.accept import TlsServer
 from .tls.stream import TlsStream
+from .unary import call_error
 
 __all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
 
@@ -54,7 +56,7 @@ class CallServer(Protocol):
         ...
 
     def accept(
-        self, stream: SocketStream | TlsStream, first: bytes, refusal: RopewalkError | None
+        self, stream: SocketStream | TlsStream, first: bytes, refusal: CallError | None
     ) -> None:
         """Serve a connection, or answer its calls with ``refusal``; owns it and does not wait."""
         ...
@@ -299,7 +301,8 @@ class Listener:
                 self._hand_over(stream, arrival.greeting)
             elif self._calls is not None and arrival.is_grpc:
                 first = b"" if isinstance(stream, TlsStream) else arrival.first
-                self._calls.accept(stream, first, arrived.refusal)
+                refusal = call_error(arrived.refusal) if arrived.refusal else None
+                self._calls.accept(stream, first, refusal)
             elif self._routed is not None and arrival.ticket:
                 self._routed(connection, arrival.ticket)
             else:

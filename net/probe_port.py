@@ -11,8 +11,8 @@ from typing import Self
 from ..core.settings import take_environment
 from .health import Health
 from .http2.server import Http2Server
+from .http2.shares import CallPool
 from .listener import Listener
-from .shares import CallPool
 from .tcp import listen_tcp, split_address, tcp_stream
 
 HELD_PORT = "ROPEWALK_HEALTH_FD"

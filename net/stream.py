@@ -126,22 +126,6 @@ class ByteStream(Protocol):
         ...
 
 
-class PolledStream(ByteStream, Protocol):
-    """A byte stream that a selector's thread can read."""
-
-    def receive_now(self, most_bytes: int) -> bytes | None:
-        """Receive some bytes that have come already; None: none have, empty at the end of the
-        stream.
-        """
-        ...
-
-    def readiness_fileno(self) -> int:
-        """Return the descriptor for a selector, after :meth:`receive_now` has said that there is
-        nothing more.
-        """
-        ...
-
-
 class SocketStream:
     """A connected stream socket. See :class:`ByteStream`.
 

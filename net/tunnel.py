@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..cluster.access.principal import Principal
 from ..core.errors import RefusedError
-from .http2.call import check_answer, request_fields
+from .http2.call import ServedCall, check_answer, request_fields
 from .http2.frames import LARGEST_FRAME_BYTES
-from .http2.idle import idle_links
 from .http2.link import Http2Link
-from .http2.protocol import Limits
-from .http2.served import ServedCall
-from .http2.stream import Http2Stream
-from .stream import Buffer, PolledStream, SocketStream
+from .http2.protocol import Http2Stream, Limits
+from .http2.reading import Transport, idle_links
+from .stream import Buffer, SocketStream
 
 METHOD = "/ropewalk.proto.v1.Tunnel/Open"
 WINDOW_BYTES = 8 * 1024 * 1024  # that may wait to be read; a chunk is far smaller
@@ -258,7 +256,7 @@ def _nothing_until(_: float) -> None:
 
 
 def open_tunnel(
-    stream: PolledStream,
+    stream: Transport,
     authority: str,
     authorization: str,
     chunk_bytes: int,

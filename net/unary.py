@@ -3,6 +3,7 @@
 A request is read and parsed after its caller is known.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,18 +12,25 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ..cluster.access.principal import DRIVER, READER
 from ..cluster.access.rights import rule_of
-from ..core.errors import RefusedError, UnauthenticatedError
+from ..core.errors import RefusedError, RopewalkError, UnauthenticatedError
 from ..core.task import Incarnation
-from ..core.wire import codec
+from ..core.wire import codec, error_table
 from ..proto.v1 import common_pb2
-from .auth.guard import Guard, Visitor
+from .auth.guard import Guard, Visitor, one_caller
 from .auth.metadata import ANSWER, AUTHORIZATION
-from .http2.fields import Fields
+from .http2.call import CallError, ServedCall, Status
+from .http2.frames import Fields
 from .http2.peer import Accepted, Method
-from .http2.served import ServedCall
+
+log = logging.getLogger(__name__)
+
+GUESTS = (READER, DRIVER)
+"""Roles whose callers are guests of a job: they share a part of one processor."""
 
 _MAX_AUTHORIZATION = 8192
+_READER_REQUEST_BYTES = 2 * 1024 * 1024  # a reader names variables, and sends no definitions
 
 Servicer = Mapping[str, Callable[[Any, Visitor], Message]]
 """Answers the methods of a service, by name; raises RopewalkError or OSError to refuse."""
@@ -61,34 +69,68 @@ def _method(
 
         def handle(data: bytes) -> bytes:
             try:
-                request = request_class.FromString(data)
-            except DecodeError as error:
-                raise RefusedError(f"a {request_class.__name__} cannot be read: {error}") from error
-            claimed = claim_of(request)
-            if claimed is not None:
-                visitor.check_claim(claimed)
-            return answer(request, visitor).SerializeToString()
+                request = _read(request_class, data)
+                claimed = claim_of(request)
+                if claimed is not None:
+                    visitor.check_claim(claimed)
+                return answer(request, visitor).SerializeToString()
+            except Exception as error:
+                if not isinstance(error, (RopewalkError, OSError)):
+                    log.exception("%s failed", call.path)
+                raise call_error(error) from error
 
-        return Accepted(
-            handle,
-            metadata=metadata,
-            caller=visitor.principal,
-            renews=rule_of(call.path).renews,
-        )
+        return accepted(visitor, handle, metadata=metadata, renews=rule_of(call.path).renews)
 
     return accept
+
+
+def _read(request_class: type[Message], data: bytes) -> Message:
+    try:
+        return request_class.FromString(data)
+    except DecodeError as error:
+        raise RefusedError(f"a {request_class.__name__} cannot be read: {error}") from error
+
+
+def accepted(
+    visitor: Visitor, answer: Callable[[bytes], bytes] | None = None, **fields: Any
+) -> Accepted:
+    """Make the acceptance of a visitor's call, with the bounds of its role.
+
+    Args:
+        visitor: Caller.
+        answer: Makes the answer; None: the call has many messages.
+        fields: Other fields of :class:`~ropewalk.net.http2.peer.Accepted`.
+    """
+    role = visitor.principal.role if visitor.principal else ""
+    return Accepted(
+        answer,
+        caller=one_caller(visitor.principal),
+        group=role if role in GUESTS else "",
+        most_bytes=_READER_REQUEST_BYTES if role == READER else 0,
+        **fields,
+    )
+
+
+def call_error(error: Exception) -> CallError:
+    """Make the end of a call with an error, from which the client makes the same one."""
+    return CallError(Status(*error_table.status_of(error)))
 
 
 def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
     """Admit the caller of a call; also returns the metadata that authenticates this server to it.
 
     Raises:
-        AccessError: The caller is not known, or may not call this.
+        CallError: The caller is not known, or may not call this.
     """
     authorization = call.metadata.get(AUTHORIZATION, "")
-    if len(authorization) > _MAX_AUTHORIZATION:
-        raise UnauthenticatedError(f"the authorization is longer than {_MAX_AUTHORIZATION} bytes")
-    visitor = guard.admit(call.path, authorization, call.origin.principal, call.origin.address)
+    try:
+        if len(authorization) > _MAX_AUTHORIZATION:
+            raise UnauthenticatedError(
+                f"the authorization is longer than {_MAX_AUTHORIZATION} bytes"
+            )
+        visitor = guard.admit(call.path, authorization, call.origin.principal, call.origin.address)
+    except RopewalkError as error:
+        raise call_error(error) from error
     answer = guard.answer(call.path, authorization)
     seen = replace(visitor, is_waiting=call.is_waiting, is_connected=call.link.is_open)
     return seen, [(ANSWER, answer)] if answer else []

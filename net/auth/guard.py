@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...cluster.access.leadership import Leadership
-from ...cluster.access.principal import Principal
+from ...cluster.access.principal import READER, TASK_ROLES, Principal
 from ...cluster.access.rights import check_access, check_claim, rule_of
 from ...core.errors import (
     AccessError,
@@ -30,6 +30,17 @@ audit_log = logging.getLogger("ropewalk.audit")
 _REFUSALS_S = 1.0  # between log lines about the same thing
 _USES = 50  # log lines in a second about what a caller may do
 _CALLERS = 1024
+
+
+def one_caller(caller: Principal | None) -> Principal | None:
+    """Return the identity under which a caller is counted; None: callers cannot be told apart.
+
+    Readers are one, and so are drivers whose credentials name the same job. Tasks may show
+    credentials that are valid for all tasks of their role, or none at all.
+    """
+    if caller is None or (caller.role in TASK_ROLES and caller.index is None):
+        return None
+    return Principal(READER) if caller.role == READER else caller
 
 
 class Guard:

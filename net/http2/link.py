@@ -6,14 +6,20 @@ Any thread may send, and any thread may wait for something: see :mod:`~ropewalk.
 import contextlib
 from collections.abc import Callable, Sequence
 
-from ..stream import Buffer, PolledStream
 from . import frames
-from .fields import Fields, fields_frames
-from .frames import DEFAULT_WINDOW, END_STREAM, MAX_WINDOW, Code, Kind
+from .frames import (
+    DEFAULT_WINDOW,
+    END_STREAM,
+    MAX_WINDOW,
+    Buffer,
+    Code,
+    Fields,
+    Kind,
+    fields_frames,
+)
 from .outlet import Answers, Outlet
-from .protocol import CONNECTION_WINDOW, Handler, Http2Protocol, Limits
-from .reading import CLOSED, Reading, Silences, nothing
-from .stream import Http2Stream
+from .protocol import CONNECTION_WINDOW, Handler, Http2Protocol, Http2Stream, Limits
+from .reading import CLOSED, Reading, Silences, Transport, nothing
 
 
 class Http2Link:
@@ -32,9 +38,7 @@ class Http2Link:
         answers: Answers that the peer has not taken yet.
     """
 
-    def __init__(
-        self, stream: PolledStream, limits: Limits, handler: Handler | None = None
-    ) -> None:
+    def __init__(self, stream: Transport, limits: Limits, handler: Handler | None = None) -> None:
         self.stream = stream
         self.is_closed = False
         self._limits = limits

@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..stream import READ_BYTES, Buffer, ByteStream
 from . import frames
-from .fields import Fields, fields_frames
-from .frames import Code, Http2Error, Kind
-from .protocol import Http2Protocol
-from .stream import Http2Stream
+from .frames import Buffer, Code, Fields, Http2Error, Kind, fields_frames
+from .protocol import Http2Protocol, Http2Stream
+from .reading import READ_BYTES, Transport
 
 _LARGEST_PIECE = 64 * 1024  # of an answer: it leaves this list, and waits for the socket alone
 _FIELDS_BYTES = 1024  # an answer takes at least, with its objects
@@ -165,7 +163,7 @@ class Outlet:
         answers: Sent whenever nothing else waits.
     """
 
-    def __init__(self, stream: ByteStream, answers: Answers) -> None:
+    def __init__(self, stream: Transport, answers: Answers) -> None:
         self._stream = stream
         self._answers = answers
         self._writing = threading.Lock()

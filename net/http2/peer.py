@@ -5,7 +5,6 @@ time are spent on it.
 """
 
 import contextlib
-import enum
 import logging
 import selectors
 import threading
@@ -14,21 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...cluster.access.principal import DRIVER, READER, Principal
-from ...core.errors import RopewalkError
-from ...core.process.threads import new_thread
-from ...core.wire import error_table
-from ..stream import SocketStream
-from ..tls.stream import TlsStream
-from .call import Status
-from .fields import Fields
-from .frames import Code, Http2Error
-from .idle import idle_links
+from .call import (
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    CallError,
+    Origin,
+    ServedCall,
+    Status,
+)
+from .frames import Code, Fields, Http2Error
 from .link import Http2Link
-from .origin import Origin
-from .protocol import Limits
-from .served import ServedCall
-from .stream import Http2Stream
+from .protocol import Http2Stream, Limits
+from .reading import Transport, idle_links
+from .shares import Caller, new_thread
 
 log = logging.getLogger(__name__)
 
@@ -39,20 +38,7 @@ _FRAMES, _FRAMES_PER_S = 20_000, 5_000
 _CALLS_PER_CONNECTION = 64
 _MESSAGE_S = 10.0  # for a complete request to come
 _UNTAKEN_BYTES = 256 * 1024  # of answers on a connection, before its calls are refused
-_READER_REQUEST_BYTES = 2 * 1024 * 1024  # a reader names variables, and sends no definitions
-_NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
-
-
-class Standing(enum.Enum):
-    """The standing of a caller: strangers may use very little, readers and drivers a share."""
-
-    STRANGER = enum.auto()
-    READER = enum.auto()
-    DRIVER = enum.auto()
-    TASK = enum.auto()
-
-
-_GUESTS = {READER: Standing.READER, DRIVER: Standing.DRIVER}
+_NO_MORE_CALLS = Status(RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded")  # gRPC's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +46,15 @@ class Accepted:
     """A call that was admitted, with one of ``answer`` and ``serve``.
 
     Attributes:
-        answer: Called with the request, in a thread of the pool; raises RopewalkError or OSError.
+        answer: Called with the request, in a thread of the pool; raises CallError.
         serve: Serves a call of many messages, in a thread of its own, which reads the connection
             from then on, until it calls its argument.
         metadata: The answer's.
         lets_in: Whether its caller is a stranger no longer.
-        caller: Principal that calls; None: that is not known.
+        caller: Who calls.
+        group: Group of guests that the caller belongs to, which share a part of one processor;
+            empty: it is no guest.
+        most_bytes: Longest request, if that is less than the server's limit; 0: it is not.
         renews: Whether it renews a lease, and must be answered whatever others call.
     """
 
@@ -73,13 +62,15 @@ class Accepted:
     serve: Callable[[Callable[[], None]], None] | None = None
     metadata: Fields = field(default_factory=list)
     lets_in: bool = True
-    caller: Principal | None = None
+    caller: Caller = None
+    group: str = ""
+    most_bytes: int = 0
     renews: bool = False
 
 
 Method = Callable[[ServedCall], Accepted]
-"""Lets a call in; called as soon as its fields are there, by the thread that reads. Raises
-RopewalkError to refuse.
+"""Lets a call in, or raises CallError; called as soon as its fields are there, by the thread that
+reads.
 """
 
 
@@ -89,13 +80,13 @@ class ConnectionServer(Protocol):
     methods: Mapping[str, Method]
     most_bytes: int
 
-    def let_in(self, peer: "Peer", caller: Principal | None) -> bool:
+    def let_in(self, peer: "Peer", accepted: Accepted) -> bool:
         """Admit a connection of which a call of a stranger was admitted; False: there are too
         many.
         """
         ...
 
-    def run(self, caller: Principal | None, work: Callable[[], None], *, renews: bool) -> bool:
+    def run(self, caller: Caller, work: Callable[[], None], *, renews: bool) -> bool:
         """Call ``work`` in a thread; False: too many calls are under way."""
         ...
 
@@ -103,19 +94,19 @@ class ConnectionServer(Protocol):
         """Count the time that it took to answer a call."""
         ...
 
-    def hold(self, caller: Principal | None, num_bytes: int) -> bool:
+    def hold(self, caller: Caller, num_bytes: int) -> bool:
         """Count bytes of a request; False: there are too many."""
         ...
 
-    def release(self, caller: Principal | None, num_bytes: int) -> None:
+    def release(self, caller: Caller, num_bytes: int) -> None:
         """Count bytes of a request no longer."""
         ...
 
-    def begin_tunnel(self, caller: Principal | None) -> bool:
+    def begin_tunnel(self, caller: Caller) -> bool:
         """Count a tunnel, which costs a thread; False: there are too many."""
         ...
 
-    def end_tunnel(self, caller: Principal | None) -> None:
+    def end_tunnel(self, caller: Caller) -> None:
         """Count a tunnel no longer."""
         ...
 
@@ -143,8 +134,9 @@ class Peer:
         origin: Origin of the connection.
         since: Time at which the connection came, on the clock of ``time.monotonic``.
         idle_since: Time at which its last call ended.
-        standing: Standing of the caller.
-        caller: Principal that made the first call that was admitted; None: that is not known.
+        is_known: Whether one of its calls was admitted.
+        caller: Who made the first call that was admitted.
+        group: Group of guests that this caller belongs to; empty: it is no guest.
         has_called: Whether it has called anything.
         renews: Whether it has renewed a lease.
         is_held: Whether it has sent too much, is not read any more, and will be closed.
@@ -155,9 +147,9 @@ class Peer:
     def __init__(
         self,
         server: ConnectionServer,
-        stream: SocketStream | TlsStream,
+        stream: Transport,
         first: bytes,
-        refusal: RopewalkError | None,
+        refusal: CallError | None,
     ) -> None:
         self.link = Http2Link(stream, Limits(streams=_CALLS_PER_CONNECTION), self)
         self.link.state.is_trusted = False
@@ -165,8 +157,9 @@ class Peer:
         self.number = stream.readiness_fileno()
         self.origin = Origin(stream.peer_address, stream.principal)
         self.since = self.idle_since = time.monotonic()
-        self.standing = Standing.STRANGER
-        self.caller: Principal | None = None
+        self.is_known = False
+        self.caller: Caller = None
+        self.group = ""
         self.has_called = False
         self.renews = False
         self.is_held = False
@@ -194,15 +187,9 @@ class Peer:
         except OSError as error:
             self.link.fail(str(error))
 
-    @property
-    def is_known(self) -> bool:
-        """Whether one of its calls was admitted."""
-        return self.standing is not Standing.STRANGER
-
-    def trust(self, caller: Principal | None) -> None:
+    def trust(self, caller: Caller, group: str = "") -> None:
         """Treat it as known: one of its calls was admitted."""
-        self.caller = caller
-        self.standing = _GUESTS.get(caller.role if caller else "", Standing.TASK)
+        self.is_known, self.caller, self.group = True, caller, group
         self.link.state.is_trusted = True
         self.link.state.frames_left = _FRAMES
 
@@ -238,7 +225,10 @@ class Peer:
                 continue
             if now - waiting.call.began > _MESSAGE_S:
                 with contextlib.suppress(OSError):
-                    self._refuse(waiting, Status(4, f"no message came within {_MESSAGE_S:.0f} s"))
+                    self._refuse(
+                        waiting,
+                        Status(DEADLINE_EXCEEDED, f"no message came within {_MESSAGE_S:.0f} s"),
+                    )
 
     # -- the link's ----------------------------------------------------------------------------
 
@@ -256,24 +246,19 @@ class Peer:
                 raise self._refusal
             if method is None:
                 self._count_refusal()
-                call.fail_soon(Status(12, f"there is no method {call.path[:200]}"))
+                call.fail_soon(Status(UNIMPLEMENTED, f"there is no method {call.path[:200]}"))
                 return
             accepted = method(call)
-        except RopewalkError as error:
+        except CallError as error:
             self._count_refusal()
-            call.fail_soon(Status(*error_table.status_of(error)))
+            call.fail_soon(error.status)
             return
-        if (
-            accepted.lets_in
-            and not self.is_known
-            and not self._server.let_in(self, accepted.caller)
-        ):
+        if accepted.lets_in and not self.is_known and not self._server.let_in(self, accepted):
             call.fail_soon(_NO_MORE_CALLS)
         elif accepted.serve is not None:
             self._serve(call, accepted.caller, accepted.serve)
         elif accepted.answer is not None:
-            if accepted.caller is not None and accepted.caller.role == READER:
-                call.most_bytes = min(call.most_bytes, _READER_REQUEST_BYTES)
+            call.most_bytes = min(call.most_bytes, accepted.most_bytes or call.most_bytes)
             stream.context = _Request(call, accepted, accepted.answer)
             self.progressed(stream)
 
@@ -288,8 +273,8 @@ class Peer:
             return
         try:
             request = call.request()
-        except RopewalkError as error:
-            self._refuse(waiting, Status(*error_table.status_of(error)))
+        except CallError as error:
+            self._refuse(waiting, error.status)
             return
         if not self._hold(waiting):
             self._refuse(waiting, _NO_MORE_CALLS)
@@ -352,11 +337,11 @@ class Peer:
                 return
             try:
                 message = waiting.answer(request)
-            except (RopewalkError, OSError) as error:
-                call.fail(Status(*error_table.status_of(error)), metadata)
+            except CallError as error:
+                call.fail(error.status, metadata)
             except Exception as error:
                 log.exception("%s failed", call.path)
-                call.fail(Status(*error_table.status_of(error)), metadata)
+                call.fail(Status(INTERNAL, f"{type(error).__name__}: {error}"), metadata)
             else:
                 call.answer(message, metadata)
         finally:
@@ -369,7 +354,7 @@ class Peer:
     def _serve(
         self,
         call: ServedCall,
-        caller: Principal | None,
+        caller: Caller,
         serve: Callable[[Callable[[], None]], None],
     ) -> None:
         """Let a tunnel read the connection from now on."""
@@ -402,10 +387,10 @@ class Peer:
             left()
 
         try:
-            new_thread("tunnel", run, failed=failed).start()
+            new_thread("tunnel", run, failed).start()
         except RuntimeError as error:  # no more threads
             self._server.end_tunnel(caller)
-            call.fail_soon(Status(8, str(error)))
+            call.fail_soon(Status(RESOURCE_EXHAUSTED, str(error)))
             left()
 
     def _left(self) -> None:

@@ -9,12 +9,12 @@ Source: RFC 9113. Server push, priorities and upgrades are not supported; gRPC u
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from . import frames
-from .fields import Fields, FieldsDecoder
 from .frames import (
     ACK,
     DEFAULT_FRAME_BYTES,
@@ -23,13 +23,56 @@ from .frames import (
     END_STREAM,
     MAX_WINDOW,
     Code,
+    Fields,
+    FieldsDecoder,
     FrameHead,
+    FrameReader,
     Http2Error,
     Kind,
     Setting,
 )
-from .reader import FrameReader
-from .stream import Http2Stream
+
+
+@dataclass(slots=True, eq=False)
+class Http2Stream:
+    """A stream. Its link's lock guards it.
+
+    Attributes:
+        number: Identifies the stream on its connection.
+        window: Bytes that may be sent.
+        inbound: Bytes that the peer may still send.
+        fields: The peer's first fields.
+        trailers: The peer's last fields.
+        pieces: Payload of DATA frames that was not taken yet, the oldest first.
+        has_ended: Whether the peer sends nothing more.
+        has_finished: Whether this side sends nothing more.
+        broken: Why it is over; empty: it is not.
+        credit: Bytes that were taken and not yet granted to the peer again.
+        context: Context that the stream's owner sets.
+    """
+
+    number: int
+    window: int
+    inbound: int
+    fields: Fields = field(default_factory=list)
+    trailers: Fields = field(default_factory=list)
+    pieces: deque[memoryview] = field(default_factory=deque)
+    has_ended: bool = False
+    has_finished: bool = False
+    broken: str = ""
+    credit: int = 0
+    context: Any = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to take, or nothing more will come."""
+        return bool(self.pieces) or self.has_ended or bool(self.broken)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether both directions have ended."""
+        return bool(self.broken) or (self.has_ended and self.has_finished)
+
 
 CONNECTION_WINDOW = 32 * 1024 * 1024  # each stream has its own bound
 _MOST_HEADER_BYTES = 64 * 1024  # one block, over all its frames
@@ -177,7 +220,7 @@ class Http2Protocol:
     # -- frames ------------------------------------------------------------------------------
 
     def on_data_begin(self, head: FrameHead) -> None:
-        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.frames.FrameSink`."""
         with self.changed:
             stream = self.streams.get(head.stream)
             if stream is None and (head.stream == 0 or head.stream > max(self.last, 0)):
@@ -198,7 +241,7 @@ class Http2Protocol:
                 self._spend_frame()
 
     def on_data(self, piece: memoryview) -> None:
-        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.frames.FrameSink`."""
         stream = self.data_of
         self._credit += len(piece)
         if stream is None or stream.broken or stream.has_ended:
@@ -208,7 +251,7 @@ class Http2Protocol:
         self.tell(stream)
 
     def on_data_end(self) -> None:
-        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.frames.FrameSink`."""
         stream, self.data_of = self.data_of, None
         if stream is not None and self._ends_stream:
             self._ended(stream)
@@ -221,7 +264,7 @@ class Http2Protocol:
             self._answer(frames.window_update(0, credit))
 
     def on_control(self, head: FrameHead, payload: bytes) -> None:
-        """See :class:`~ropewalk.net.http2.reader.FrameSink`."""
+        """See :class:`~ropewalk.net.http2.frames.FrameSink`."""
         if head.kind != Kind.WINDOW_UPDATE or not self.is_trusted:
             self._spend_frame()
         if self._block is not None and head.kind != Kind.CONTINUATION:

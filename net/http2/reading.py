@@ -7,19 +7,84 @@ server's selector reads (:attr:`Reading.is_driven`), no other thread does.
 """
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..stream import LONGEST_WAIT_S, READ_BYTES
-from .frames import Http2Error
-from .stream import Http2Stream
+from .frames import Buffer, Http2Error
+from .protocol import Http2Stream
+from .shares import new_thread
 
 if TYPE_CHECKING:
     from .link import Http2Link
 
 CLOSED = "the connection was closed"
+NEVER = float("inf")
+READ_BYTES = 64 * 1024
+LONGEST_WAIT_S = 1.0
+"""A thread that waits looks around after this long, whether its wait still has a purpose."""
+
+
+class Transport(Protocol):
+    """The byte stream below a connection. One thread may send while another receives.
+
+    Calls raise OSError if the stream is broken, and TimeoutError if ``deadline``, on the clock of
+    ``time.monotonic``, passes while nothing moves.
+
+    Attributes:
+        on_silence: Called after every second in which a call has waited and nothing moved, from the
+            thread that waits.
+    """
+
+    on_silence: Callable[[], object]
+
+    @property
+    def peer_address(self) -> str:
+        """Address of the other end, for messages."""
+        ...
+
+    @property
+    def principal(self) -> Any:
+        """Identity of the other end, if the stream itself shows it; None: it does not."""
+        ...
+
+    def send(self, data: Buffer, deadline: float) -> None:
+        """Send all of it."""
+        ...
+
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """Send as much as is taken without waiting; returns how many bytes."""
+        ...
+
+    def receive(self, deadline: float) -> bytes:
+        """Receive some bytes, as they come; empty at the end of the stream."""
+        ...
+
+    def receive_into(self, target: memoryview, deadline: float) -> int:
+        """Receive some bytes into ``target``; returns how many, 0 at the end of the stream."""
+        ...
+
+    def receive_now(self, most_bytes: int) -> bytes | None:
+        """Receive some bytes that have come already; None: none have, empty at the end of the
+        stream.
+        """
+        ...
+
+    def readiness_fileno(self) -> int:
+        """Return the descriptor for a selector, after :meth:`receive_now` has said that there is
+        nothing more.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Make running and later calls of both ends fail. From any thread, more than once."""
+        ...
+
+    def close(self) -> None:
+        """Close it. What was sent still arrives, unless it was cancelled."""
+        ...
 
 
 def nothing() -> None:
@@ -220,3 +285,95 @@ class Reading:
 
 class _NoLongerWaitingError(Exception):
     """Ends a wait, since its condition is true."""
+
+
+log = logging.getLogger(__name__)
+
+_PERIOD_S = 0.5
+_READS = 16  # per look: data that a busy thread will read itself stays in the kernel
+
+
+class IdleLinks:
+    """Reads connections that no other thread reads, so that pings and resets are answered all the
+    same. Thread-safe.
+
+    The connection of a stream of many messages is read by the thread that waits for its bytes.
+    While that thread computes, an HTTP/2 proxy may ask whether this side is alive, and calls that
+    share the connection go on. One thread of the process looks at such connections twice a second,
+    as long as there are any.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[Http2Link, float] = {}  # until when, on the clock of time.monotonic
+        self._is_running = False
+
+    def watch(self, link: "Http2Link") -> None:
+        """Read a connection when no other thread does, until :meth:`forget` or its end."""
+        self._add(link, NEVER)
+
+    def see_out(self, link: "Http2Link", until: float) -> None:
+        """Close a connection once the other side has ended its calls, at ``until`` at the latest.
+
+        Closing it at once, with frames of the peer unread, would reset it, and what was sent last
+        could be lost.
+        """
+        if link.broken or not link.streams:
+            self.forget(link)
+            link.close()
+        else:
+            self._add(link, until)
+
+    def forget(self, link: "Http2Link") -> None:
+        """Stop reading it: another thread does from now on."""
+        with self._lock:
+            self._watched.pop(link, None)
+
+    def _add(self, link: "Http2Link", until: float) -> None:
+        with self._lock:
+            self._watched[link] = until
+            if not self._is_running:
+                new_thread("idle-links", self._run, self._failed).start()
+                self._is_running = True
+
+    def _failed(self, _: BaseException) -> None:
+        """Let the next connection start a new thread, which reads the others, too."""
+        with self._lock:
+            self._is_running = False
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(_PERIOD_S)
+            with self._lock:
+                watched = list(self._watched.items())
+                if not watched:
+                    self._is_running = False
+                    return
+            for link, until in watched:
+                if until != NEVER and (link.broken or not link.streams or time.monotonic() > until):
+                    link.close()
+                # Its owner closes a broken one.
+                if not _goes_on(link) or (link.broken and until == NEVER):
+                    self.forget(link)
+
+
+def _goes_on(link: "Http2Link") -> bool:
+    """Read what has come; return whether the connection is still to be watched."""
+    try:
+        if link.reading.is_driven:
+            return False
+        if not link.broken and time.monotonic() - link.reading.last_read >= _PERIOD_S:
+            for _ in range(_READS):
+                if not link.reading.receive_now():
+                    break
+    except OSError as error:
+        link.fail(str(error))
+    except Exception:  # one connection's failure does not concern the others
+        log.exception("a connection could not be read")
+        link.fail("it could not be read")
+    return not link.is_closed
+
+
+idle_links = IdleLinks()
+"""Idle links of this process."""

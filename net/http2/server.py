@@ -3,9 +3,10 @@
 A caller is a stranger until one of its calls is admitted. Strangers get no thread, few bytes and
 frames, and a share of the reading thread's time; a connection that asks for more, or reads nothing,
 is kept for a moment and closed. (If it were closed at once, the stranger would come back at once.)
-Readers, and drivers, get a share of the processor, too, and half of the connections, threads,
-tunnels and memory at most. The connections of tasks are read first, and calls that renew leases
-have threads of their own, so a lease is renewed whatever others send, and whether they read or not.
+A caller that was admitted gets half of the connections, threads, tunnels and memory at most, and
+one that is a guest shares a part of the processor with its group. The connections of all others are
+read first, and calls that renew leases have threads of their own, so a lease is renewed whatever
+others send, and whether they read or not.
 """
 
 import contextlib
@@ -15,17 +16,13 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from ...cluster.access.principal import Principal
-from ...core.errors import RopewalkError
-from ...core.process.threads import new_thread, nobody_waits
-from ..shares import CallPool, Places, Ration
-from ..stream import READ_BYTES, SocketStream
-from ..tls.stream import TlsStream
+from .call import CallError
 from .frames import Http2Error
-from .idle import idle_links
-from .peer import Method, Peer, Standing
+from .peer import Accepted, Method, Peer
+from .reading import READ_BYTES, Transport, idle_links
+from .shares import Caller, CallPool, Places, Ration, new_thread
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +53,7 @@ class Http2Server:
         tunnels: Most tunnels.
         most_bytes: Longest request.
         idle_s: A connection without a call ends after so long; the client connects anew.
+        groups: Groups of guests, each with a part of the processor.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class Http2Server:
         tunnels: int = 0,
         most_bytes: int,
         idle_s: float,
+        groups: Iterable[str] = (),
     ) -> None:
         self.methods = methods
         self.most_bytes = most_bytes
@@ -85,17 +84,17 @@ class Http2Server:
         self._blocked: deque[Peer] = deque()  # have more to send than the socket took
         self._again: set[Peer] = set()  # may have more that was read already
         self._selector = selectors.DefaultSelector()
-        self._rations: dict[Standing, Ration[Peer]] = {
-            Standing.STRANGER: Ration(_STRANGERS_SHARE, _STRANGERS_BURST_S),
-            Standing.READER: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
-            Standing.DRIVER: Ration(_GUESTS_SHARE, _GUESTS_BURST_S),
+        self._strangers_ration: Ration[Peer] = Ration(_STRANGERS_SHARE, _STRANGERS_BURST_S)
+        self._guests: dict[str, Ration[Peer]] = {
+            group: Ration(_GUESTS_SHARE, _GUESTS_BURST_S) for group in groups
         }
+        self._rations = [self._strangers_ration, *self._guests.values()]
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._swept = 0.0
         self._stopped = threading.Event()
         self._is_ending = False
-        self._thread = new_thread("http2", self._run, failed=nobody_waits)
+        self._thread = new_thread("http2", self._run)
 
     def start(self) -> None:
         """Serve from now on."""
@@ -111,9 +110,9 @@ class Http2Server:
 
     def accept(
         self,
-        stream: SocketStream | TlsStream,
+        stream: Transport,
         first: bytes,
-        refusal: RopewalkError | None = None,
+        refusal: CallError | None = None,
     ) -> None:
         """Serve a connection, which is owned from now on.
 
@@ -153,7 +152,7 @@ class Http2Server:
         for peer in peers:
             peer.link.close()
         self._selector.close()
-        for ration in self._rations.values():
+        for ration in self._rations:
             ration.selector.close()
 
     def _await_answers_taken(self, peers: list[Peer], deadline: float) -> None:
@@ -166,43 +165,46 @@ class Http2Server:
 
     # -- called by peers, in any thread --------------------------------------------------------
 
-    def let_in(self, peer: Peer, caller: Principal | None) -> bool:
+    def let_in(self, peer: Peer, accepted: Accepted) -> bool:
         """Admit a connection of which a call of a stranger was admitted; False: there are too
         many.
         """
         with self._lock:
-            if not self._known.take(caller):
+            if not self._known.take(accepted.caller):
                 return False
             self._strangers.pop(peer, None)
-            peer.trust(caller)
+            peer.trust(accepted.caller, accepted.group)
         return True
 
-    def run(self, caller: Principal | None, work: Callable[[], None], *, renews: bool) -> bool:
+    def run(self, caller: Caller, work: Callable[[], None], *, renews: bool) -> bool:
         """Call ``work`` in a thread; False: too many calls are under way."""
         return (self._leases if renews else self._pool).run(caller, work)
 
     def worked(self, peer: Peer, work_s: float) -> None:
         """Count the time that it took to answer a call."""
-        ration = self._rations.get(peer.standing)
+        ration = self._ration_of(peer)
         if ration is not None:
             ration.spend(work_s)
 
-    def hold(self, caller: Principal | None, num_bytes: int) -> bool:
+    def _ration_of(self, peer: Peer) -> Ration[Peer] | None:
+        return self._guests.get(peer.group) if peer.is_known else self._strangers_ration
+
+    def hold(self, caller: Caller, num_bytes: int) -> bool:
         """Count bytes of a request; False: there are too many."""
         with self._lock:
             return self._request_bytes.take(caller, num_bytes)
 
-    def release(self, caller: Principal | None, num_bytes: int) -> None:
+    def release(self, caller: Caller, num_bytes: int) -> None:
         """Count bytes of a request no longer."""
         with self._lock:
             self._request_bytes.give_back(caller, num_bytes)
 
-    def begin_tunnel(self, caller: Principal | None) -> bool:
+    def begin_tunnel(self, caller: Caller) -> bool:
         """Count a tunnel, which costs a thread; False: there are too many."""
         with self._lock:
             return self._tunnels.take(caller)
 
-    def end_tunnel(self, caller: Principal | None) -> None:
+    def end_tunnel(self, caller: Caller) -> None:
         """Count a tunnel no longer."""
         with self._lock:
             self._tunnels.give_back(caller)
@@ -246,7 +248,7 @@ class Http2Server:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        pauses = {ration: ration.pause_s(now) for ration in self._rations.values()}
+        pauses = {ration: ration.pause_s(now) for ration in self._rations}
         for ration, pause_s in pauses.items():
             ration.listen(self._selector, pause_s <= 0)
         period_s = _SWEEP_STRANGERS_S if self._strangers else _SWEEP_S
@@ -288,7 +290,7 @@ class Http2Server:
             peer.link.wake()
             self._watch(peer)
             self._again_of(peer).add(peer)
-        self._rations[Standing.STRANGER].spend(time.thread_time() - began)
+        self._strangers_ration.spend(time.thread_time() - began)
 
     def _make_room(self) -> None:
         with self._lock:
@@ -298,12 +300,12 @@ class Http2Server:
         self.drop(oldest)
 
     def _again_of(self, peer: Peer) -> set[Peer]:
-        ration = self._rations.get(peer.standing)
+        ration = self._ration_of(peer)
         return self._again if ration is None else ration.again
 
     def _watch(self, peer: Peer) -> None:
         """Tell when there is something to read, or room for what the socket did not take."""
-        ration = self._rations.get(peer.standing)
+        ration = self._ration_of(peer)
         selector = self._selector if ration is None else ration.selector
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.link.is_blocked else 0)
         if (selector, events) == (peer.watched_by, peer.watched_for):
@@ -371,7 +373,7 @@ class Http2Server:
         peer.link.close()
 
     def _forget_again(self, peer: Peer) -> None:
-        for again in (self._again, *(ration.again for ration in self._rations.values())):
+        for again in (self._again, *(ration.again for ration in self._rations)):
             again.discard(peer)
 
     def _sweep(self, now: float, elapsed_s: float) -> None:

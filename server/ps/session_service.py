@@ -16,9 +16,9 @@ from ...net.auth.guard import Visitor
 from ...net.connection import Connection, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
+from ...net.auth.guard import one_caller
 from ...net.memory_pool import Lease, MemoryPool
 from ...net.shared_memory import SharedSegment, answer_start
-from ...net.shares import one_caller
 from ...proto.v1 import session_pb2
 from .answers import ConnectionAnswer, SegmentAnswer
 from .payload import ConnectionPayload, Payload, SegmentPayload, most_segment_bytes

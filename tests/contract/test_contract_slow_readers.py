@@ -23,8 +23,7 @@ from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec
 from ropewalk.net.auth.metadata import AUTHORIZATION
 from ropewalk.net.http2 import frames
-from ropewalk.net.http2.fields import encode_fields
-from ropewalk.net.http2.frames import PREFACE, Kind, Setting
+from ropewalk.net.http2.frames import PREFACE, Kind, Setting, encode_fields
 from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import chief_pb2, ps_pb2
 from ropewalk.server.chief.server import ChiefServer

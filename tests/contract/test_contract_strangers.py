@@ -14,8 +14,7 @@ from helpers.hosts import SETTINGS, Serve, can_call, dial, echoes, is_shown_out,
 from helpers.waiting import scaled, wait_until
 from ropewalk.net.arrival import MAGIC
 from ropewalk.net.http2 import frames
-from ropewalk.net.http2.fields import encode_fields
-from ropewalk.net.http2.frames import PREFACE, Kind
+from ropewalk.net.http2.frames import PREFACE, Kind, encode_fields
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,7 +8,7 @@ from ropewalk.net.stream import Buffer
 
 
 class MemoryStream:
-    """See :class:`~ropewalk.net.stream.PolledStream`. Receiving never waits: it times out.
+    """See :class:`~ropewalk.net.http2.reading.Transport`. Receiving never waits: it times out.
 
     Attributes:
         sent: What the other side would receive.

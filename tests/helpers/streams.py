@@ -13,10 +13,10 @@ from typing import TypeVar
 from helpers.certificates import tls_settings
 from helpers.waiting import scaled
 from ropewalk.core.settings import Settings
+from ropewalk.net.http2.call import ServedCall
 from ropewalk.net.http2.peer import Accepted
-from ropewalk.net.http2.served import ServedCall
 from ropewalk.net.http2.server import Http2Server
-from ropewalk.net.shares import CallPool
+from ropewalk.net.http2.shares import CallPool
 from ropewalk.net.stream import ByteStream, SocketStream
 from ropewalk.net.tcp import tcp_stream
 from ropewalk.net.tls.files import credential_files

@@ -15,8 +15,8 @@ from ....core.task import MAX_TASK_INDEX
 from ....core.versions import check_protocol, own_versions
 from ....core.wire import bounds, codec
 from ....core.wire.bounds import check_count, check_number, check_text, shorten
-from ....net.auth.guard import Visitor
-from ....net.shares import Places
+from ....net.auth.guard import Visitor, one_caller
+from ....net.http2.shares import Places
 from ....proto.v1 import gateway_pb2
 from ....shipping import check_environments, own_environment
 from ....telemetry.catalogue import Sample
@@ -243,7 +243,7 @@ class GatewayServicer:
             job = self._table.find(request.job)
             log_of = self._log_of(job.id)
             state = job.state, job.reason
-            waits = self._following.take(visitor.principal)
+            waits = self._following.take(one_caller(visitor.principal))
             if not waits:
                 until = 0.0
             try:
@@ -257,7 +257,7 @@ class GatewayServicer:
                     self._changed.wait(min(left, 1.0))
             finally:
                 if waits:
-                    self._following.give_back(visitor.principal)
+                    self._following.give_back(one_caller(visitor.principal))
             piece = log_of.read(request.offset)
             return gateway_pb2.FollowResponse(
                 lines=[

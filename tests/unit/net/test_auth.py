@@ -21,7 +21,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.auth import proof
 from ropewalk.net.auth.credentials import credentials_for
-from ropewalk.net.auth.guard import Guard
+from ropewalk.net.auth.guard import Guard, one_caller
 from ropewalk.net.auth.key_file import load_key
 from ropewalk.net.auth.mode import SecurityMode, security_mode
 from ropewalk.net.auth.proof import ProofChecker, Purpose, ask
@@ -333,3 +333,22 @@ def test_insecure_lets_everybody_in_and_says_so(caplog: pytest.LogCaptureFixture
     visitor = guard.admit("/ropewalk.proto.v1.ParameterServer/EndJob")
     visitor.check_claim(Incarnation(TaskId("worker", 0), 5))
     assert guard.answer("session ps", "x") == ""
+
+
+# -- callers that share what a server has --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("who", "counted"),
+    [
+        pytest.param(WORKER, WORKER, id="a task"),
+        pytest.param(Principal("worker", "mnist"), None, id="any task of a role"),
+        pytest.param(None, None, id="nobody in particular"),
+        pytest.param(Principal("reader", "mnist"), Principal("reader"), id="readers are one"),
+        pytest.param(Principal("driver", "a"), Principal("driver", "a"), id="the drivers of a job"),
+    ],
+)
+def test_callers_are_counted_as_far_as_their_credentials_tell_them_apart(
+    who: Principal | None, counted: Principal | None
+) -> None:
+    assert one_caller(who) == counted

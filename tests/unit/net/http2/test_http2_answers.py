@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from helpers.memory_stream import MemoryStream
 from ropewalk.net.http2.frames import Code
 from ropewalk.net.http2.link import Http2Link
-from ropewalk.net.http2.protocol import Limits
-from ropewalk.net.http2.stream import Http2Stream
-from ropewalk.net.stream import NEVER
+from ropewalk.net.http2.protocol import Http2Stream, Limits
+from ropewalk.net.http2.reading import NEVER
 
 REQUEST = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 ANSWER = [(":status", "200")]

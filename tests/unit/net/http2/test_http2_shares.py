@@ -6,52 +6,30 @@ from collections.abc import Callable
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.net import shares
-from ropewalk.net.shares import CallPool, Places, WorkBudget
+from ropewalk.net.http2 import shares
+from ropewalk.net.http2.shares import Caller, CallPool, Places, WorkBudget
 
-READER, ANY_READER, DRIVER = (
-    Principal("reader", "mnist"),
-    Principal("reader"),
-    Principal("driver", "mnist"),
-)
-WORKERS = [Principal("worker", "mnist", index) for index in range(4)]
-ANY_WORKER = Principal("worker", "mnist")
+READER = "reader"
+WORKERS = [("worker", index) for index in range(4)]
 
 
-def taken(places: Places, caller: Principal | None, tries: int = 100) -> int:
+def taken(places: Places, caller: Caller, tries: int = 100) -> int:
     return sum(places.take(caller) for _ in range(tries))
 
 
-@pytest.mark.parametrize("caller", [READER, DRIVER, WORKERS[0]], ids=str)
-def test_one_caller_has_half_at_most(caller: Principal) -> None:
+def test_one_caller_has_half_at_most() -> None:
     places = Places(10)
-    assert taken(places, caller) == 5
+    assert taken(places, READER) == 5
     assert taken(places, WORKERS[1]) == 5
     assert not places.take(WORKERS[2])
-    places.give_back(caller)
+    places.give_back(READER)
     assert not places.take(WORKERS[1]), "it has its half"
     assert places.take(WORKERS[2])
     assert places.count == 10
 
 
-@pytest.mark.parametrize("caller", [None, ANY_WORKER], ids=str)
-def test_callers_that_cannot_be_told_apart_may_have_all(caller: Principal | None) -> None:
-    assert taken(Places(10), caller) == 10
-
-
-def test_readers_are_one_caller_whatever_their_credentials_say_of_jobs() -> None:
-    places = Places(10)
-    assert taken(places, READER) == 5
-    assert not places.take(ANY_READER)
-    places.give_back(READER)
-    assert places.take(ANY_READER)
-
-
-def test_drivers_are_told_apart_by_the_job_in_their_credentials() -> None:
-    places = Places(10)
-    assert taken(places, DRIVER) == 5
-    assert taken(places, Principal("driver", "speech")) == 5
+def test_callers_that_cannot_be_told_apart_may_have_all() -> None:
+    assert taken(Places(10), None) == 10
 
 
 def test_several_places_are_taken_together_or_not_at_all() -> None:
@@ -72,10 +50,10 @@ class Work:
 
     def __init__(self, threads: int, waiting: int) -> None:
         self.pool = CallPool("test", threads, waiting)
-        self.running: list[Principal | None] = []
+        self.running: list[Caller] = []
         self._go_on: dict[int, threading.Event] = {}
 
-    def call(self, caller: Principal | None) -> bool:
+    def call(self, caller: Caller) -> bool:
         number, go_on = len(self._go_on), threading.Event()
         self._go_on[number] = go_on
 

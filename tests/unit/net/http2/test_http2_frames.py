@@ -24,13 +24,18 @@ from hypothesis import strategies as st
 from helpers.memory_stream import MemoryStream
 from ropewalk.net.http2 import frames
 from ropewalk.net.http2.call import PREFIX, Status, check_answer, request_fields, timeout_s
-from ropewalk.net.http2.fields import FieldsDecoder, encode_fields
-from ropewalk.net.http2.frames import Code, FrameHead, Http2Error, Kind
+from ropewalk.net.http2.frames import (
+    Code,
+    FieldsDecoder,
+    FrameHead,
+    FrameReader,
+    Http2Error,
+    Kind,
+    encode_fields,
+)
 from ropewalk.net.http2.link import Http2Link
-from ropewalk.net.http2.protocol import Limits
-from ropewalk.net.http2.reader import FrameReader
-from ropewalk.net.http2.stream import Http2Stream
-from ropewalk.net.stream import NEVER
+from ropewalk.net.http2.protocol import Http2Stream, Limits
+from ropewalk.net.http2.reading import NEVER
 
 REQUEST = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 ANSWER = [(":status", "200")]

@@ -9,37 +9,45 @@ import selectors
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
-
-from ..cluster.access.principal import READER, TASK_ROLES, Principal
-from ..core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
 
 _Connection = TypeVar("_Connection")
+Caller = Hashable | None
+"""Identity of a caller; None: callers cannot be told apart, and are bounded by the whole alone."""
+
 _Work = Callable[[], None]
-_Call = tuple[Principal | None, _Work]
+_Call = tuple[Caller, _Work]
 
 _LONGEST_PAUSE_S = 2.0
 _IDLE_THREAD_S = 10.0
 
 
-def one_caller(caller: Principal | None) -> Principal | None:
-    """Return the identity under which a caller is counted; None: callers cannot be told apart.
+def new_thread(
+    name: str, work: _Work, failed: Callable[[BaseException], object] = lambda _: None
+) -> threading.Thread:
+    """Make a daemon thread, not started yet; an unexpected end is logged.
 
-    Readers are one, and so are drivers whose credentials name the same job. Tasks may show
-    credentials that are valid for all tasks of their role, or none at all.
+    Args:
+        name: Name of the thread.
+        work: Function that the thread runs.
+        failed: Called in the thread with an exception of ``work``; ends whatever waits for it.
     """
-    if caller is None or (caller.role in TASK_ROLES and caller.index is None):
-        return None
-    return Principal(READER) if caller.role == READER else caller
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            log.exception("the thread %s has failed", name)
+            failed(error)
+
+    return threading.Thread(target=run, name=name, daemon=True)
 
 
 class Places:
     """Counts the places that each caller has; one caller has at most half of them. Pure.
-
-    Callers that cannot be told apart are bounded by the whole alone.
 
     Args:
         limit: Places in all.
@@ -52,28 +60,26 @@ class Places:
         self.limit = limit
         self.count = 0
         self._most_of_one = max(1, limit // 2)
-        self._taken: Counter[Principal] = Counter()
+        self._taken: Counter[Hashable] = Counter()
 
-    def take(self, caller: Principal | None, count: int = 1) -> bool:
+    def take(self, caller: Caller, count: int = 1) -> bool:
         """Take places for a caller; False: there are too few, or the caller would have too many."""
-        one = one_caller(caller)
         if self.count + count > self.limit:
             return False
-        if one is not None:
-            if self._taken[one] + count > self._most_of_one:
+        if caller is not None:
+            if self._taken[caller] + count > self._most_of_one:
                 return False
-            self._taken[one] += count
+            self._taken[caller] += count
         self.count += count
         return True
 
-    def give_back(self, caller: Principal | None, count: int = 1) -> None:
+    def give_back(self, caller: Caller, count: int = 1) -> None:
         """Give back places that were taken."""
-        one = one_caller(caller)
         self.count -= count
-        if one is not None:
-            self._taken[one] -= count
-            if not self._taken[one]:
-                del self._taken[one]
+        if caller is not None:
+            self._taken[caller] -= count
+            if not self._taken[caller]:
+                del self._taken[caller]
 
 
 class CallPool:
@@ -95,7 +101,7 @@ class CallPool:
         self._idle_threads = 0
         self._is_closed = False
 
-    def run(self, caller: Principal | None, work: _Work) -> bool:
+    def run(self, caller: Caller, work: _Work) -> bool:
         """Call ``work`` in a thread, now or when there is one; False: too many calls wait."""
         call = caller, work
         with self._changed:
@@ -111,7 +117,7 @@ class CallPool:
                 self._changed.notify_all()
                 return True
         try:
-            new_thread(self._name, self._serve, failed=nobody_waits).start()
+            new_thread(self._name, self._serve).start()
         except RuntimeError:  # no more threads: one that there is may have taken the call
             with self._changed:
                 if call in self._ready:
@@ -147,7 +153,7 @@ class CallPool:
             self._idle_threads -= 1
             return self._ready.popleft() if self._ready else None
 
-    def _end(self, caller: Principal | None) -> None:
+    def _end(self, caller: Caller) -> None:
         """Give a caller's thread to the call that has waited for longest and may have one."""
         with self._changed:
             self._running.give_back(caller)
