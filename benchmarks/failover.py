@@ -38,7 +38,7 @@ from ropewalk.cluster.replication.reports import ShareLeader
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 TIMEOUT_S = 60
 FAULTS = ("kill", "leave", "stand still", "move")

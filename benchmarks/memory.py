@@ -34,7 +34,7 @@ from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Operation
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1e6

@@ -21,9 +21,9 @@ from ropewalk.core.settings import Settings
 from ropewalk.net.channel import open_channel
 from ropewalk.net.http2.peer import Accepted
 from ropewalk.net.http2.server import Http2Server
-from ropewalk.net.listener import Listener
 from ropewalk.net.http2.shares import CallPool
-from ropewalk.net.tcp import listen_tcp, tcp_stream
+from ropewalk.net.listener import Listener
+from ropewalk.net.sockets import listen_tcp, tcp_stream
 
 SERVICE = "benchmark.Echo"
 PATH = f"/{SERVICE}/Echo"

@@ -29,7 +29,7 @@ from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.collectives.group import CollectiveGroup
 from ropewalk.core.settings import GLIBC_TUNABLES, Settings
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 Json = dict[str, Any]
 

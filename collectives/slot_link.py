@@ -19,11 +19,11 @@ import time
 
 from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
+from ..core.process.wait import spin_then_sleep
 from ..core.wire.memory import HEADER_BYTES
 from ..net.connection import Connection
 from ..net.shared_memory import SharedSegment
-from ..net.unix import peer_process
-from ..net.wait import spin_then_sleep
+from ..net.sockets import peer_process
 from .ring_frames import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
 
 SLOT_BYTES = MAX_PAYLOAD_BYTES  # what is not written to takes no memory

@@ -13,13 +13,12 @@ from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.wire.error_table import from_detail
+from ..net.channel import UnaryClient
 from ..net.connection import Connection
 from ..net.connection_choice import ConnectionKind
-from ..net.dial import Dialer, WrapStream, receive_message
-from ..net.reach import reach
+from ..net.dial import Dialer, WrapStream, reach, receive_message
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
-from ..net.unary_client import UnaryClient
 from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
 from .ring_frames import RingMember, RingProgress, Sender
 from .slot_link import LINK_BYTES, SlotSender

@@ -14,11 +14,13 @@ import numpy as np
 from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array
 from ..core.errors import LimitExceededError, RefusedError
-from .outbox import Outbox
-from .stream import NEVER, READ_BYTES, Buffer, ByteStream
+from .stream import NEVER, READ_BYTES, Buffer, ByteStream, Outbox
 
 _LENGTHS = struct.Struct("<IQ")
 HEAD_BYTES = _LENGTHS.size
+MAGIC = b"RPWK"
+"""The first bytes of a connection of ours, on a port that has others, too."""
+
 _JOIN_BYTES = 1024 * 1024  # small parts are joined up to this
 _WAITING_FRAMES = 4
 _LEAST_RATE = 4 * 1024 * 1024  # bytes a second of a peer that has a deadline for each frame

@@ -1,17 +1,23 @@
 """Greetings: how every connection begins, on every kind of stream.
 
-The client sends :data:`~ropewalk.net.listener.MAGIC` (not in a tunnel, which is ours from its first
-byte) and a ``Hello``: which service it wants, who it is, which versions it runs. The service
+The client sends :data:`~ropewalk.net.connection.MAGIC` (not in a tunnel, which is ours from its
+first byte) and a ``Hello``: which service it wants, who it is, which versions it runs. The service
 answers with a ``Welcome``, or with an error and the end of the connection.
+
+A tunnel costs a thread before its greeting has come. A client that opens many and sends nothing
+would have all threads, so only so many may be silent at once: one more takes the place of the one
+that has been silent for longest, which is cancelled.
 """
 
 import contextlib
+import itertools
 import logging
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -26,6 +32,7 @@ from ..core.errors import (
 )
 from ..core.files.trusted_folder import UnsafeFolderError, check_shared
 from ..core.process.rare_log import RareLog
+from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_caller, own_versions
@@ -34,13 +41,12 @@ from ..core.wire.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
 from ..proto.v1 import session_pb2
 from .arrival import GREETING_BYTES
 from .auth.guard import Guard, Visitor, one_caller
+from .auth.proof import Tickets
 from .connection import Connection, frame_of
 from .http2.shares import Places
 from .listener import GREETING_TIMEOUT_S
-from .newcomers import Newcomers
+from .sockets import listen_unix
 from .stream import NEVER, ByteStream
-from .tickets import Tickets
-from .unix import listen_unix
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +54,9 @@ WHO = "who"  # a service of every task
 _MAX_SILENT = 32
 UNIX_TICKET_S = 10.0  # to greet again over a Unix socket
 _UNIX_TICKETS = 1024
+# A message comes with its call, or soon after: a tunnel is not cancelled earlier.
+_LEAST_S = 0.1
+_LOOKS = 4  # checks within one timeout
 
 
 class Greeting:
@@ -90,6 +99,77 @@ class Greeting:
 
 Service = Callable[[Greeting], bool]
 """Serves a connection; returns whether it keeps it, otherwise the connection is closed."""
+
+
+class Newcomers:
+    """Tunnels that have not sent anything yet. Thread-safe.
+
+    Args:
+        limit: Most at once.
+        timeout_s: Longest time that each may be silent. Unit: seconds.
+    """
+
+    def __init__(self, limit: int, timeout_s: float) -> None:
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._left = threading.Condition()
+        self._silent: dict[int, tuple[float, Callable[[], object]]] = {}
+        self._numbers = itertools.count()
+        self._watching = False
+        self._stopped = threading.Event()
+
+    @contextmanager
+    def silent(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Count a tunnel as silent while the block runs. Waits a moment if there are too many.
+
+        Args:
+            cancel: Called from another thread to end the tunnel.
+        """
+        number = self._enter(cancel)
+        try:
+            yield
+        finally:
+            with self._left:
+                self._silent.pop(number, None)
+                self._left.notify()
+
+    def stop(self) -> None:
+        """Stop cancelling."""
+        self._stopped.set()
+
+    def _enter(self, cancel: Callable[[], object]) -> int:
+        with self._left:
+            number = next(self._numbers)
+            while len(self._silent) >= self._limit:
+                oldest = next(iter(self._silent))
+                left_s = self._silent[oldest][0] + _LEAST_S - time.monotonic()
+                if left_s <= 0:
+                    self._silent.pop(oldest)[1]()
+                else:
+                    self._left.wait(left_s)
+            self._silent[number] = time.monotonic(), cancel
+            if not self._watching:
+                new_thread("newcomers", self._watch, failed=self._watch_failed).start()
+                self._watching = True
+            return number
+
+    def _watch_failed(self, _: BaseException) -> None:
+        """Let the next silent tunnel start a new thread."""
+        with self._left:
+            self._watching = False
+
+    def _watch(self) -> None:
+        """Cancel tunnels whose time is over. Ends when there were none for a while."""
+        idle = 0
+        while not self._stopped.wait(self._timeout_s / _LOOKS):
+            with self._left:
+                idle = 0 if self._silent else idle + 1
+                if idle > _LOOKS:
+                    self._watching = False
+                    return
+                until = time.monotonic() - self._timeout_s
+                for number in [n for n, (since, _) in self._silent.items() if since <= until]:
+                    self._silent.pop(number)[1]()
 
 
 class Endpoint:

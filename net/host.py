@@ -1,34 +1,45 @@
-"""The server of a task, at its one address."""
+"""The ports of a task: the one at its address, and those for probes and for metrics alone."""
 
+import logging
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Self, cast
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError
-from ..core.settings import Settings
+from ..core.process.rare_log import RareLog
+from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import connection_samples
+from .arrival import HttpArrival
+from .auth.credentials import SecurityMode, is_localhost, is_loopback, security_mode
 from .auth.guard import Guard
-from .auth.mode import SecurityMode, is_localhost, is_loopback, security_mode
-from .descriptors import most_grpc_connections, raise_limit
-from .endpoint import Endpoint, Service, refusal_frame
-from .health import Health
+from .auth.tls_files import credential_files
+from .auth.tls_handshake import TlsServer
+from .auth.tls_stream import TlsStream
+from .endpoint import Endpoint, Newcomers, Service, refusal_frame
 from .http2.call import ServedCall
 from .http2.peer import Accepted, Method
 from .http2.server import Http2Server
 from .http2.shares import CallPool
 from .listener import GREETING_TIMEOUT_S, Listener
-from .newcomers import Newcomers
-from .probe_port import ProbePort
 from .shared_memory import unavailable
-from .tcp import listen_tcp, split_address, tcp_stream
-from .tls.accept import TlsServer
-from .tls.files import credential_files
+from .sockets import listen_tcp, split_address, tcp_stream, unix_stream
+from .stream import SocketStream
+from .this_machine import most_grpc_connections, raise_limit
 from .tunnel import METHOD, serve_tunnel
-from .unary import GUESTS, Servicer, accepted, admit, methods_of
-from .unix import unix_stream
+from .unary import GUESTS, Health, Servicer, accepted, admit, methods_of
+
+if TYPE_CHECKING:
+    from ..telemetry.metrics_page import Collect, MetricsPage
+
+log = logging.getLogger(__name__)
+
+HELD_PORT = "ROPEWALK_HEALTH_FD"
+"""Variable with the number of the socket that the parent process keeps open."""
 
 _BACKLOG = 512
 _LOOKERS = 8  # greetings that only ask for the task, where there are no sessions
@@ -37,6 +48,15 @@ _MAX_SILENT = 32  # tunnels that have not greeted
 _WAITING_CALLS = 512  # beyond the threads
 _LEASE_THREADS = 4  # a lease is renewed at once
 _IDLE_S = 60.0  # without any call; a client that comes back connects anew
+
+_PROBE_THREADS, _WAITING_PROBES = 2, 64
+_PROBE_BACKLOG = 64  # five minutes of probes that nobody takes
+_PROBE_BYTES = 4096
+
+_METRICS_ANSWERS = 4  # at once; more are refused
+_METRICS_BACKLOG = 64
+_METRICS_REQUEST_S = 5.0
+_METRICS_ANSWER_S = 5.0
 
 
 def bind_address(address: str, settings: Settings) -> str:
@@ -68,7 +88,7 @@ class TaskHost:
         max_sessions: Most greeted connections at once, tunnels included.
         waits_for_news: Callers wait for seconds, so none waits for a thread as well.
         routed: Forwards connections; see :class:`~ropewalk.net.listener.Listener`.
-        is_replicated: See :class:`~ropewalk.net.health.Health`.
+        is_replicated: See :class:`~ropewalk.net.unary.Health`.
     """
 
     def __init__(
@@ -245,3 +265,167 @@ class HostedServer:
     def port(self) -> int:
         """Port at which it listens."""
         return self._host.port
+
+
+class ProbePort:
+    """Serves the health service at a port of its own, in plaintext, which strangers cannot exhaust.
+
+    Args:
+        health: Answers the probes.
+    """
+
+    def __init__(self, health: Health) -> None:
+        self._calls = Http2Server(
+            health.methods(),
+            CallPool("health", _PROBE_THREADS, _WAITING_PROBES),
+            limit=0,  # no caller is admitted: probes come from strangers
+            most_bytes=_PROBE_BYTES,
+            idle_s=_IDLE_S,
+        )
+        self._listener = Listener(lambda stream, _: stream.close(), self._calls, 1)
+
+    def start(self, where: str) -> None:
+        """Listen at host:port, or where the parent process does.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        self._listener.add(_held_port() or _listening(where), tcp_stream)
+        self._calls.start()
+        self._listener.start()
+
+    def stop(self) -> None:
+        """Stop answering."""
+        self._listener.stop()
+        self._calls.stop(0)
+
+
+class HeldPort:
+    """A port for probes at which nothing answers yet. Use as a context manager.
+
+    The parent process of a container's task keeps it open while it starts the task again: the
+    kernel accepts connections meanwhile, which is all that a liveness probe asks, and a question
+    for readiness waits for the next task's answer, or until its time is over.
+
+    Args:
+        where: host:port.
+
+    Attributes:
+        number: Number of the open file, which a task inherits.
+        variables: Environment variables by which the task knows that.
+
+    Raises:
+        OSError: The port is taken.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._socket = _listening(where)
+        self.number = self._socket.fileno()
+        self.variables = {HELD_PORT: str(self.number)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _listening(where: str) -> socket.socket:
+    return listen_tcp(*split_address(where), _PROBE_BACKLOG)
+
+
+def _held_port() -> socket.socket | None:
+    """Take over the parent's socket; None: it keeps none."""
+    number = take_environment(HELD_PORT)
+    if not number.isdecimal():
+        return None
+    held = socket.socket(fileno=int(number))
+    held.set_inheritable(False)
+    return held
+
+
+class MetricsPort:
+    """Serves the metrics of one task, in plaintext, if its settings name a port.
+
+    It has its own sockets and threads: probes, peers and steps do not wait for it, nor it for them.
+    A client that sends nothing costs a descriptor, one that asks too often gets the page of a
+    moment ago.
+
+    Args:
+        task: Task of this process, for messages.
+        address: The task's, or its cluster's: tells whether this is on loopback.
+        settings: Settings, for the port and the address to bind.
+        collect: Reads the task's counters, in a thread of this port.
+    """
+
+    def __init__(self, task: TaskId, address: str, settings: Settings, collect: "Collect") -> None:
+        self._task = task
+        self._address = address
+        self._settings = settings
+        self._collect = collect
+        self._page: MetricsPage | None = None
+        self._listener: Listener | None = None
+        self._failures = RareLog(log)
+
+    def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            AddressInUseError: The port is taken.
+        """
+        if not self._settings.metrics_port:
+            return
+        # Loaded where it is used: 0.1 s.
+        from ..telemetry.metrics_page import MetricsPage
+
+        self._page = MetricsPage(self._collect)
+        host = bind_address(self._address or ":0", self._settings).rpartition(":")[0]
+        where = f"{host}:{self._settings.metrics_port}"
+        try:
+            listening = listen_tcp(*split_address(where), _METRICS_BACKLOG)
+        except OSError as error:
+            raise AddressInUseError(
+                f"{self._task} cannot listen at {where} for metrics ({error.strerror or error}): "
+                "the port is taken by another process. Stop it, or give another --metrics-port",
+                task=self._task,
+                address=where,
+            ) from error
+        self._listener = Listener(
+            self._answer, None, _METRICS_ANSWERS, _METRICS_REQUEST_S, make_arrival=HttpArrival
+        )
+        self._listener.add(listening, tcp_stream)
+        self._listener.start()
+        log.debug("metrics at %s", where)
+
+    def stop(self) -> None:
+        """Stop answering. Idempotent."""
+        if self._listener is not None:
+            self._listener.stop()
+
+    def _answer(self, stream: SocketStream | TlsStream, request: bytes) -> None:
+        try:
+            # Loaded where it is used: Python's HTTP takes 0.02 s.
+            from ..telemetry.metrics_page import answer_to
+
+            stream.send(answer_to(request, self._read), time.monotonic() + _METRICS_ANSWER_S)
+        except OSError as error:
+            log.debug("an answer with metrics broke off: %s", error)
+        finally:
+            stream.close()
+
+    def _read(self, accept: str) -> tuple[bytes, str]:
+        """Read the counters; returns (the page, its content type).
+
+        Raises:
+            TimeoutError: The counters cannot be read for now.
+        """
+        page = cast("MetricsPage", self._page)
+        try:
+            return page.render(accept)
+        except TimeoutError:
+            raise
+        except Exception as error:  # a failed scrape must be reported, and must not end the port
+            self._failures.warning(
+                "the metrics cannot be read: %s: %s", type(error).__name__, error
+            )
+            raise TimeoutError("the metrics cannot be read; the task's log says why") from error

@@ -1,7 +1,7 @@
 """The port of a task: connections are accepted, and sorted by their first bytes.
 
-One thread accepts, sorts, and takes connections through TLS (:mod:`~ropewalk.net.caller`): ours get
-a thread when their greeting has come, gRPC's go to the server of calls. A connection that sends
+One thread accepts, sorts, and takes connections through TLS (:mod:`~ropewalk.net.arrival`): ours
+get a thread when their greeting has come, gRPC's go to the server of calls. A connection that sends
 nothing, or does not complete its greeting, costs a descriptor until it is closed, and no thread.
 All of them together cost a share of the thread's time: beyond it, new connections wait in the
 system's queue.
@@ -21,17 +21,14 @@ from typing import Protocol
 from ..core.errors import RopewalkError, UnauthenticatedError
 from ..core.process.rare_log import RareLog
 from ..core.process.threads import new_thread, nobody_waits
-from .arrival import MAGIC, Arrival
-from .caller import Caller, MakeStream, Sorted
-from .descriptors import has_spare, most_silent_connections
+from .arrival import Arrival, Caller, MakeStream, Sorted
+from .auth.tls_handshake import TlsServer
+from .auth.tls_stream import TlsStream
 from .http2.call import CallError
 from .http2.shares import WorkBudget
 from .stream import Buffer, SocketStream
-from .tls.accept import TlsServer
-from .tls.stream import TlsStream
+from .this_machine import has_spare, most_silent_connections
 from .unary import call_error
-
-__all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Serving unary calls: authenticate, authorize, parse the request, and only then call the servicer.
 
-A request is read and parsed after its caller is known.
+A request is read and parsed after its caller is known. The standard health service
+(grpc.health.v1) is open to every caller, and parses no request: a stranger costs no memory.
 """
 
 import logging
@@ -11,6 +12,7 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
 
 from ..cluster.access.principal import DRIVER, READER
 from ..cluster.access.rights import rule_of
@@ -18,8 +20,8 @@ from ..core.errors import RefusedError, RopewalkError, UnauthenticatedError
 from ..core.task import Incarnation
 from ..core.wire import codec, error_table
 from ..proto.v1 import common_pb2
+from .auth.credentials import ANSWER, AUTHORIZATION
 from .auth.guard import Guard, Visitor, one_caller
-from .auth.metadata import ANSWER, AUTHORIZATION
 from .http2.call import CallError, ServedCall, Status
 from .http2.frames import Fields
 from .http2.peer import Accepted, Method
@@ -31,6 +33,16 @@ GUESTS = (READER, DRIVER)
 
 _MAX_AUTHORIZATION = 8192
 _READER_REQUEST_BYTES = 2 * 1024 * 1024  # a reader names variables, and sends no definitions
+
+PATH = "/grpc.health.v1.Health/Check"
+REPLICATED = "replicated"
+"""Name of the service by which a launcher asks a ps whether the next ps may be stopped: it serves,
+and each share of the job has had its replicas since this ps started.
+"""
+
+_Status = health_pb2.HealthCheckResponse
+_ASKS_FOR_REPLICAS = health_pb2.HealthCheckRequest(service=REPLICATED).SerializeToString()
+_NOT_SERVING = _Status(status=_Status.NOT_SERVING).SerializeToString()
 
 Servicer = Mapping[str, Callable[[Any, Visitor], Message]]
 """Answers the methods of a service, by name; raises RopewalkError or OSError to refuse."""
@@ -147,3 +159,28 @@ def claim_of(request: Message) -> Incarnation | None:
         message: Any = request
         return Incarnation(codec.task_from_wire(message.task), 0, message.job)
     return None
+
+
+class Health:
+    """Whether a task serves; the same answer for each of its services but :data:`REPLICATED`.
+
+    Args:
+        is_replicated: Whether :data:`REPLICATED` has the same answer, too; else it is no.
+    """
+
+    def __init__(self, is_replicated: Callable[[], bool] = lambda: True) -> None:
+        self._is_replicated = is_replicated
+        self.set(serving=False)
+
+    def set(self, *, serving: bool) -> None:
+        """Set the answer."""
+        status = _Status.SERVING if serving else _Status.NOT_SERVING
+        self._answer = _Status(status=status).SerializeToString()
+
+    def methods(self) -> dict[str, Method]:
+        """Return the methods, by path."""
+        return {PATH: lambda _: Accepted(self._check, lets_in=False)}
+
+    def _check(self, request: bytes) -> bytes:
+        is_lacking = request == _ASKS_FOR_REPLICAS and not self._is_replicated()
+        return _NOT_SERVING if is_lacking else self._answer

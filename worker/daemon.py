@@ -30,7 +30,7 @@ from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.states import Outcome
 from ..core.task import TaskId
-from ..net.auth.own_job import with_own_job
+from ..net.auth.credentials import with_own_job
 from .process.error_report import ErrorReport, take_error_report
 from .process.interrupts import handle_signals
 from .process.limits import check_limits

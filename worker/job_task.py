@@ -25,7 +25,7 @@ from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase, State
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
-from ..net.metrics_port import MetricsPort
+from ..net.host import MetricsPort
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import report_samples, task_samples
 from .data_plane.plane import DataPlane

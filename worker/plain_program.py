@@ -23,8 +23,8 @@ from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, RopewalkError
 from ..core.process import optimizer_steps
 from ..core.settings import Settings, load_settings, quiet_grpc
-from ..net.auth.own_job import with_own_job
-from ..net.own_host import own_host_towards
+from ..net.auth.credentials import with_own_job
+from ..net.this_machine import own_host_towards
 from .process.limits import check_limits
 from .process.logs import set_up_logging
 from .process.program_end import ProgramEnd, set_exit_code

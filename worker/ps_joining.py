@@ -13,7 +13,7 @@ from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import RetryableError, RopewalkError
 from ..core.process.threads import new_thread
 from ..core.settings import Settings
-from ..net.tcp import is_listening
+from ..net.sockets import is_listening
 from ..server.ps.lease import ChiefLease
 
 log = logging.getLogger(__name__)

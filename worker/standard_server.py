@@ -18,8 +18,8 @@ from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobStoppedError, RopewalkError
 from ..core.process.threads import new_thread
 from ..core.settings import load_settings, quiet_grpc
-from ..net.auth.own_job import with_own_job
-from ..net.free_ports import free_ports
+from ..net.auth.credentials import with_own_job
+from ..net.this_machine import free_ports
 from .process.interrupts import handle_signals
 
 _POLL_S = 0.2

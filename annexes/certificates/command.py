@@ -86,8 +86,7 @@ def show_command(file: Path) -> None:
     from rich.table import Table
 
     from ...launch.screen.terminal import TerminalConsole
-    from ...net.tls.certificate import read_facts
-    from ...net.tls.failures import CertificateFacts
+    from ...net.auth.tls_failures import CertificateFacts, read_facts
     from .authority import require_cryptography
 
     require_cryptography()

@@ -25,7 +25,7 @@ STATUS = "status"
 CODE = "code"
 
 REPLICATED = "replicated"
-"""Health service of a ps by which the kubelet asks for more than that it serves (net/health.py)."""
+"""Health service of a ps by which the kubelet asks for more than that it serves (net/unary.py)."""
 
 COUNT_IN_FILE = "ropewalk/count"
 """Annotation of what can be scaled: the count that the job file said when it was last applied."""

@@ -35,7 +35,7 @@ from ...core.states import Outcome
 from ...core.task import TaskId
 from ...core.terminal import terminal_line
 from ...distribute.program_cluster import enter_cluster, program_cluster
-from ...net.auth.own_job import with_own_job
+from ...net.auth.credentials import with_own_job
 from ...proto.v1 import gateway_pb2
 from ...shipping import own_environment
 from ...worker.data_plane.servers import ServersPlane

@@ -16,7 +16,7 @@ from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...core.wire.same_fields import from_message
-from ...net.unary_client import WatchingClient
+from ...net.channel import WatchingClient
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
 

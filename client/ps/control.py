@@ -20,8 +20,8 @@ from ...core.task import Incarnation, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...core.wire.same_fields import from_message
-from ...net.tcp import is_refused
-from ...net.unary_client import WatchingClient
+from ...net.channel import WatchingClient
+from ...net.sockets import is_refused
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
 

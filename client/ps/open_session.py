@@ -11,6 +11,7 @@ import numpy as np
 from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.errors import PeerLostError, RefusedError, RopewalkError, SegmentError
+from ...core.process.wait import wait_for_counter
 from ...core.process.waiting import WaitLog
 from ...core.task import TaskId
 from ...core.wire import codec
@@ -18,11 +19,9 @@ from ...core.wire.memory import HEADER_BYTES
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.connection_choice import ConnectionChoice, ConnectionKind
-from ...net.dial import receive_message
-from ...net.reach import Reached, report_choice
+from ...net.dial import Reached, receive_message, report_choice
 from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
-from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, DirectRows
 from .peer import Exchange

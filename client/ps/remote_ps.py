@@ -29,8 +29,7 @@ from ...core.wire.steps import (
 )
 from ...net.channel import invoke, open_channel
 from ...net.connection_choice import ConnectionKind
-from ...net.dial import Dialer, WrapStream
-from ...net.reach import reach
+from ...net.dial import Dialer, WrapStream, reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .locating import leader_in
 from .open_session import OpenSession

@@ -24,8 +24,7 @@ from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...net.connection import Connection
-from ...net.dial import Dialer, receive_message
-from ...net.reach import reach
+from ...net.dial import Dialer, reach, receive_message
 from ...proto.v1 import session_pb2
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from ...core.errors import ConfigurationError, PeerLostError, RopewalkError, Sta
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread
 from ...core.settings import load_settings, quiet_grpc
-from ...net.auth.own_job import with_own_job
-from ...net.metrics_port import MetricsPort
+from ...net.auth.credentials import with_own_job
+from ...net.host import MetricsPort
 from ...telemetry.catalogue import READER_RECEIVED, Sample
 from ...telemetry.task_metrics import task_samples
 from .config import DEFAULT_CACHE_BYTES, FeatureConfig

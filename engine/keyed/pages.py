@@ -23,7 +23,7 @@ _ROUNDS = 16  # this part of the budget is free after a round, so that not every
 
 
 class PagedMemory(Protocol):
-    """Memory whose pages may be on disk; see ``net/row_file.py``."""
+    """Memory whose pages may be on disk; see :mod:`~ropewalk.engine.keyed.row_file`."""
 
     memory: Array
     page_bytes: int

@@ -23,13 +23,12 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.versions import own_versions
 from ...core.wire import codec
-from ...net.auth.mode import SecurityMode, security_mode
+from ...net.auth.credentials import SecurityMode, security_mode
+from ...net.auth.tls_failures import CertificateFacts, read_facts
+from ...net.auth.tls_stream import TlsStream
 from ...net.dial import Dialer
 from ...net.endpoint import WHO
-from ...net.tcp import connect_tcp, split_address
-from ...net.tls.certificate import read_facts
-from ...net.tls.failures import CertificateFacts
-from ...net.tls.stream import TlsStream
+from ...net.sockets import connect_tcp, split_address
 from ...proto.v1 import session_pb2
 
 

@@ -61,7 +61,7 @@ class _Caller:
 
 def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
     if job is None:
-        from ...net.announcement import announced_chiefs
+        from ...net.this_machine import announced_chiefs
 
         statuses = [status for chief in announced_chiefs() if (status := _try(chief, caller))]
         if not statuses:

@@ -40,7 +40,7 @@ def new_command(
     Keep KEY where you make tokens. Servers need KEY.pub (--token-keys), each task its own token
     (--token-file).
     """
-    from ...net.auth.key_file import read_secret
+    from ...net.auth.proof import read_secret
     from ...net.auth.token import new_keys, public_key_of, sign_token
 
     who = Principal(role, job, index)

@@ -9,7 +9,7 @@ from ...cluster.resolvers.tf_config import write_tf_config
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
-from ...net.free_ports import free_ports
+from ...net.this_machine import free_ports
 from ...worker.process.program import Program
 
 

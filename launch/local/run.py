@@ -38,7 +38,7 @@ from ...core.settings import ALL_WORKERS, Settings, environment_variables
 from ...core.showing import counted
 from ...core.states import Phase
 from ...core.task import TaskId, new_job_id
-from ...net.free_ports import free_ports
+from ...net.this_machine import free_ports
 from ...worker.lead.status import STATUS_FILE, read_status
 from ...worker.process.error_report import ERROR_FILE, read_report
 from ...worker.process.limits import check_limits

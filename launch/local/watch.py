@@ -95,7 +95,7 @@ class StatusWatch:
             client.close()
 
     def _watch(self) -> None:
-        from ...net.tcp import is_listening
+        from ...net.sockets import is_listening
 
         # Loading grpc waits until the chief listens: the tasks need the cores while they start.
         while not is_listening(self._address, _CONNECT_S):

@@ -1,21 +1,36 @@
-"""Credentials of this task towards a server, and checks of the server."""
+"""Credentials of this task towards a server, checks of the server, and the mode of both.
+
+A task's own credentials name its job: a ps that knows its job from the start accepts no chief of
+another one, even if that comes first.
+"""
 
 import contextlib
 import functools
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from ...cluster.access.principal import Principal
-from ...core.errors import JobDoneError, JobStoppedError, RopewalkError, UnauthenticatedError
+from ...core.errors import (
+    ConfigurationError,
+    JobDoneError,
+    JobStoppedError,
+    RopewalkError,
+    UnauthenticatedError,
+)
 from ...core.settings import Settings
 from . import proof, token
-from .key_file import load_key
-from .mode import SecurityMode, is_localhost, security_mode
+from .proof import load_key
+from .tls_files import credential_files
+
+AUTHORIZATION = "authorization"
+ANSWER = "ropewalk-answer"
 
 
 class Credentials(Protocol):
@@ -168,3 +183,138 @@ def since_boot_s() -> float:
     set.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SecurityMode(StrEnum):
+    """The mode in which tasks authenticate each other; see docs/security.md."""
+
+    INSECURE = "insecure"
+    LOCAL = "local"
+    TOKEN = "token"  # noqa: S105 - the name of a mode
+    MTLS = "mtls"
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether TCP connections are encrypted."""
+        return self in (SecurityMode.TOKEN, SecurityMode.MTLS)
+
+
+def is_localhost(host: str) -> bool:
+    """Return whether ``host`` is the name of this machine's loopback, ``localhost.`` included."""
+    return host.lower().removesuffix(".") == "localhost"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``."""
+    if is_localhost(host):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def security_mode(settings: Settings, address: str, host: str = "") -> SecurityMode:
+    """Choose the mode for a server at an address, or for a caller of it.
+
+    It is what the settings say, else what their files imply; without any, loopback uses the key
+    that only this user can read.
+
+    Args:
+        settings: Settings of the task.
+        address: host:port of the server.
+        host: Host that the server itself binds; empty: the host of the address.
+
+    Raises:
+        ConfigurationError: Other machines can reach it and nothing is set, or settings contradict.
+    """
+    mode = settings.security
+    if settings.insecure:
+        if mode not in ("", "insecure"):
+            raise ConfigurationError(f"--insecure and --security {mode} contradict; keep one")
+        return SecurityMode.INSECURE
+    if mode:
+        return SecurityMode(mode)
+    if settings.token_file or settings.token_keys:
+        return SecurityMode.TOKEN
+    if settings.tls_cert or settings.tls_ca:
+        return SecurityMode.MTLS
+    if is_loopback(host or address.rpartition(":")[0]):
+        return SecurityMode.LOCAL
+    raise ConfigurationError(
+        f"{address} is on a network, and nothing says how tasks show there who they are. Give each "
+        "task a certificate (--tls-cert, --tls-key, --tls-ca; `ropewalk certs` makes them), or "
+        "tokens (--token-file, --token-keys), or say --insecure (ROPEWALK_INSECURE=1) inside a "
+        "network you trust: whoever reaches the port can then read and change the model. Or bind "
+        "loopback with --host 127.0.0.1",
+        address=address,
+    )
+
+
+def with_own_job(settings: Settings) -> Settings:
+    """Add to the settings the job that this task's certificate or token names.
+
+    Args:
+        settings: A task's; returned unchanged without a certificate and a token, or if these are
+            valid for any job.
+
+    Raises:
+        ConfigurationError: The files cannot be used, or name another job than ``job_id``, or than
+            each other.
+    """
+    if _shows_nothing(settings):
+        return settings
+    return settings.model_copy(update={"job_id": _only_job(settings, job_id=settings.job_id)})
+
+
+def job_of_credentials(settings: Settings) -> str:
+    """Read the job that a process's certificate or token names; empty without one, or if it names
+    none.
+
+    Unlike ``job_id``, which may be the name of a cluster on which jobs run.
+
+    Raises:
+        ConfigurationError: The files cannot be used, or name different jobs.
+    """
+    return "" if _shows_nothing(settings) else _only_job(settings)
+
+
+def _only_job(settings: Settings, **others: str) -> str:
+    named = others | {name: job for name, (job, _) in _credentials(settings).items()}
+    jobs = {job: name for name, job in named.items() if job}
+    if len(jobs) > 1:
+        of_settings = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
+        raise ConfigurationError(
+            f"this task has credentials of another job than its own: {of_settings}; each job needs "
+            "certificates and tokens of its own"
+        )
+    return next(iter(jobs), "")
+
+
+def _shows_nothing(settings: Settings) -> bool:
+    return settings.insecure or settings.security == "insecure"
+
+
+def are_of_one_index(settings: Settings) -> bool:
+    """Return whether this task's certificate or token is valid for its own index alone.
+
+    Raises:
+        ConfigurationError: The files cannot be used.
+    """
+    if _shows_nothing(settings):
+        return False
+    return any(has_index for _, has_index in _credentials(settings).values())
+
+
+def _credentials(settings: Settings) -> dict[str, tuple[str, bool]]:
+    """Read, by setting, the job that each credential names, and whether it has an index."""
+    by_setting = {}
+    if settings.tls_cert:
+        mutual = security_mode(settings, "") is SecurityMode.MTLS
+        principal = credential_files(settings, mutual=mutual).current().principal
+        if principal is not None:
+            by_setting["tls_cert"] = principal.job, principal.index is not None
+    if settings.token_file:
+        claims = token.claims_of(token.TokenFile(settings.token_file).token())
+        by_setting["token_file"] = str(claims.get("job", "")), claims.get("index") is not None
+    return by_setting

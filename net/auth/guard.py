@@ -21,8 +21,7 @@ from ...core.process.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
-from .credentials import key_of, since_boot_s
-from .mode import SecurityMode, is_localhost, security_mode
+from .credentials import SecurityMode, is_localhost, key_of, security_mode, since_boot_s
 
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ropewalk.audit")

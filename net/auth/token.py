@@ -11,7 +11,7 @@ from typing import Any
 from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.files.plain_file import read_plain
-from .key_file import check_not_open, read_secret
+from .proof import check_not_open, read_secret
 
 log = logging.getLogger(__name__)
 

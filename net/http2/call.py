@@ -68,7 +68,7 @@ class CallError(Exception):
     """A call is refused, or has failed.
 
     Attributes:
-        status: What its client is told.
+        status: Status that its client is told.
     """
 
     def __init__(self, status: Status) -> None:

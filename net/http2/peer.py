@@ -51,7 +51,7 @@ class Accepted:
             from then on, until it calls its argument.
         metadata: The answer's.
         lets_in: Whether its caller is a stranger no longer.
-        caller: Who calls.
+        caller: Identity of the caller.
         group: Group of guests that the caller belongs to, which share a part of one processor;
             empty: it is no guest.
         most_bytes: Longest request, if that is less than the server's limit; 0: it is not.
@@ -135,7 +135,7 @@ class Peer:
         since: Time at which the connection came, on the clock of ``time.monotonic``.
         idle_since: Time at which its last call ended.
         is_known: Whether one of its calls was admitted.
-        caller: Who made the first call that was admitted.
+        caller: Identity of the one whose call was admitted first.
         group: Group of guests that this caller belongs to; empty: it is no guest.
         has_called: Whether it has called anything.
         renews: Whether it has renewed a lease.

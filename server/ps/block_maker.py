@@ -77,7 +77,7 @@ class BlockMaker:
 
             return KeyedBlock(shard, number)
         from ...engine.keyed.disk_block import BlockOnDisk
-        from ...net.row_file import RowFile
+        from ...engine.keyed.row_file import RowFile
 
         def create(num_bytes: int) -> RowFile:
             return RowFile.create(Path(self._folder), num_bytes, shard.variable.name)

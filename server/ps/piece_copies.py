@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...core.arrays.memory_pool import present_buffer
 from ...engine.block import Block
-from ...net.memory_pool import present_buffer
 from .cut.image import BlockImage, CutImage, KeptPiece
 from .locked_copies import copy_in_parts
 from .tensor_plan import PlannedTensor, memory_of

@@ -19,8 +19,7 @@ from ...core.wire.steps import SESSION_SERVICE
 from ...engine.library import library
 from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
-from ...net.host import HostedServer, TaskHost
-from ...net.metrics_port import MetricsPort
+from ...net.host import HostedServer, MetricsPort, TaskHost
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import ps_samples, task_samples
 from .cut.cuts import ShareCuts

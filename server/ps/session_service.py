@@ -6,18 +6,17 @@ from typing import Any
 
 from ...cluster.access.principal import READER, Principal
 from ...cluster.access.rights import check_access
+from ...core.arrays.memory_pool import Lease, MemoryPool
 from ...core.errors import RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
 from ...core.wire.memory import MOST_SEGMENTS
 from ...core.wire.steps import LayoutEntry
-from ...net.auth.guard import Visitor
+from ...net.auth.guard import Visitor, one_caller
 from ...net.connection import Connection, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
-from ...net.auth.guard import one_caller
-from ...net.memory_pool import Lease, MemoryPool
 from ...net.shared_memory import SharedSegment, answer_start
 from ...proto.v1 import session_pb2
 from .answers import ConnectionAnswer, SegmentAnswer

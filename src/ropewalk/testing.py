@@ -34,7 +34,7 @@ from .distribute.program_cluster import in_cluster
 from .launch.local.cluster import LocalRoles
 from .launch.local.result import LocalResult
 from .launch.local.run import LocalJob
-from .net.free_ports import free_ports
+from .net.this_machine import free_ports
 from .server.ps.server import PsServer
 from .worker.data_plane.servers import ServersPlane
 from .worker.job_task import JobTask

@@ -28,10 +28,9 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.net.reach import reach
+from ropewalk.net.dial import reach
 from ropewalk.net.shared_memory import unavailable
-from ropewalk.net.tcp import connect_tcp, tcp_stream
-from ropewalk.net.unix import connect_unix, listen_unix, unix_stream
+from ropewalk.net.sockets import connect_tcp, connect_unix, listen_unix, tcp_stream, unix_stream
 
 pytestmark = pytest.mark.timeout(60)
 

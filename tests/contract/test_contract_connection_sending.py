@@ -31,8 +31,7 @@ from helpers.streams import (
 )
 from helpers.waiting import scaled
 from ropewalk.net.connection import Connection, FrameWriter
-from ropewalk.net.outbox import Outbox
-from ropewalk.net.stream import NEVER, Buffer, ByteStream
+from ropewalk.net.stream import NEVER, Buffer, ByteStream, Outbox
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -33,8 +33,8 @@ from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec
 from ropewalk.launch.cli import ropewalk
 from ropewalk.net.arrival import ROUTE
-from ropewalk.net.forwarding import Forwarder, connect_forwarded
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.routes import Forwarder, connect_forwarded
+from ropewalk.net.this_machine import free_ports
 from ropewalk.proto.v1 import gateway_pb2
 from ropewalk.shipping import own_environment
 

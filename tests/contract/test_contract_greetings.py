@@ -30,8 +30,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.connection_choice import ConnectionKind
-from ropewalk.net.dial import Dialer, receive_message
-from ropewalk.net.reach import reach
+from ropewalk.net.dial import Dialer, reach, receive_message
 from ropewalk.proto.v1 import session_pb2
 
 pytestmark = pytest.mark.timeout(60)

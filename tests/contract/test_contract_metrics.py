@@ -16,11 +16,11 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.core.errors import AddressInUseError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
-from ropewalk.net.metrics_page import Collect, MetricsPage
-from ropewalk.net.metrics_port import MetricsPort
+from ropewalk.net.host import MetricsPort
+from ropewalk.net.this_machine import free_ports
 from ropewalk.server.ps.server import PsServer
 from ropewalk.telemetry.catalogue import CATALOGUE, REPORTED, Sample
+from ropewalk.telemetry.metrics_page import Collect, MetricsPage
 
 TASK = TaskId("worker", 0)
 

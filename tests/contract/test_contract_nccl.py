@@ -26,7 +26,7 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 pytestmark = pytest.mark.timeout(60)
 

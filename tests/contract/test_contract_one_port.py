@@ -37,16 +37,21 @@ from ropewalk.core.errors import (
     TooManyWorkersError,
 )
 from ropewalk.net.auth.guard import Guard
-from ropewalk.net.connection import Connection
-from ropewalk.net.dial import receive_message
+from ropewalk.net.auth.tls_stream import TlsStream
+from ropewalk.net.connection import MAGIC, Connection
+from ropewalk.net.dial import reach, receive_message
 from ropewalk.net.endpoint import Endpoint
-from ropewalk.net.listener import MAGIC, Listener
-from ropewalk.net.reach import reach
+from ropewalk.net.listener import Listener
 from ropewalk.net.shared_memory import unavailable
+from ropewalk.net.sockets import (
+    UnixStream,
+    connect_unix,
+    listen_tcp,
+    listen_unix,
+    tcp_stream,
+    unix_stream,
+)
 from ropewalk.net.stream import NEVER, SocketStream
-from ropewalk.net.tcp import listen_tcp, tcp_stream
-from ropewalk.net.tls.stream import TlsStream
-from ropewalk.net.unix import UnixStream, connect_unix, listen_unix, unix_stream
 
 pytestmark = pytest.mark.timeout(60)
 

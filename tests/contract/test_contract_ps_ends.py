@@ -10,7 +10,7 @@ from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import PeerLostError
 from ropewalk.core.states import Phase
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.server.ps.server import PsServer
 
 CALL_S = 10.0

@@ -30,7 +30,7 @@ from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Operation
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.proto.v1 import session_pb2
 from ropewalk.server.chief.server import ChiefServer
 from ropewalk.server.chief.servicer import WATCH_S

@@ -23,9 +23,10 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import TooManyWorkersError
 from ropewalk.core.task import TaskId
-from ropewalk.net.arrival import MAGIC, Arrival
+from ropewalk.net.arrival import Arrival
 from ropewalk.net.channel import open_channel
-from ropewalk.net.newcomers import Newcomers
+from ropewalk.net.connection import MAGIC
+from ropewalk.net.endpoint import Newcomers
 from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import ps_pb2
 from ropewalk.server.ps.session_limiter import SessionLimiter

@@ -21,7 +21,7 @@ from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec
-from ropewalk.net.auth.metadata import AUTHORIZATION
+from ropewalk.net.auth.credentials import AUTHORIZATION
 from ropewalk.net.http2 import frames
 from ropewalk.net.http2.frames import PREFACE, Kind, Setting, encode_fields
 from ropewalk.net.tunnel import METHOD as TUNNEL

@@ -11,7 +11,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.states import State
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local.watch import StatusWatch
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.server.chief.server import ChiefServer
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

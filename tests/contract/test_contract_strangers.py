@@ -12,7 +12,7 @@ import pytest
 from helpers.certificates import tls_settings
 from helpers.hosts import SETTINGS, Serve, can_call, dial, echoes, is_shown_out, reached
 from helpers.waiting import scaled, wait_until
-from ropewalk.net.arrival import MAGIC
+from ropewalk.net.connection import MAGIC
 from ropewalk.net.http2 import frames
 from ropewalk.net.http2.frames import PREFACE, Kind, encode_fields
 

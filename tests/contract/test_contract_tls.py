@@ -36,15 +36,12 @@ from ropewalk.net import host as host_module
 from ropewalk.net.auth.guard import Guard
 from ropewalk.net.auth.token import new_keys, sign_token
 from ropewalk.net.channel import open_channel
-from ropewalk.net.connection import Connection
-from ropewalk.net.dial import Dialer
+from ropewalk.net.connection import MAGIC, Connection
+from ropewalk.net.dial import Dialer, Reached, reach
 from ropewalk.net.endpoint import Greeting
 from ropewalk.net.host import TaskHost
-from ropewalk.net.listener import MAGIC
-from ropewalk.net.reach import Reached, reach
 from ropewalk.net.shared_memory import unavailable
-from ropewalk.net.tcp import connect_tcp
-from ropewalk.net.unix import connect_unix
+from ropewalk.net.sockets import connect_tcp, connect_unix
 from ropewalk.proto.v1 import session_pb2
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,7 +58,7 @@ if unavailable():
     del WAYS["shm"]
 every_way = pytest.mark.parametrize("way", list(WAYS))
 remote_way = pytest.mark.parametrize("way", ["tcp", "grpc"])
-NO_CHECK = "ropewalk.net.tls.files._try_out"  # of one's own certificate, when it is read
+NO_CHECK = "ropewalk.net.auth.tls_files._try_out"  # of one's own certificate, when it is read
 
 
 class Server:

@@ -21,8 +21,8 @@ from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import AddressInUseError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.net.free_ports import free_ports
-from ropewalk.net.health import REPLICATED
+from ropewalk.net.this_machine import free_ports
+from ropewalk.net.unary import REPLICATED
 from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc
 from ropewalk.server.chief.server import ChiefServer
 from ropewalk.server.ps.server import PsServer

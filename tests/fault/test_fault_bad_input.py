@@ -19,7 +19,7 @@ from ropewalk.core.checkpoint import latest_checkpoint, list_checkpoints
 from ropewalk.core.checkpoint.folder import Folder
 from ropewalk.core.checkpoint.storage import storage_error
 from ropewalk.core.errors import StorageError
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.server.ps import servicer
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

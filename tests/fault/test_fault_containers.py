@@ -20,8 +20,8 @@ from ropewalk.annexes.kubernetes.container import code_for_launcher, write_termi
 from ropewalk.core.checkpoint import CheckpointInfo, CheckpointReader, list_checkpoints
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
-from ropewalk.net.tcp import is_listening
+from ropewalk.net.sockets import is_listening
+from ropewalk.net.this_machine import free_ports
 
 pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
 

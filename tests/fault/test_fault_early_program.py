@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -24,7 +24,7 @@ from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.errors import MissingExtraError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 
 class ApiServer(ThreadingHTTPServer):

@@ -26,7 +26,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.states import Phase
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.bounds import MAX_GENERATION
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.worker.lead.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)

@@ -22,7 +22,7 @@ from helpers.stranger import USER, unix_sockets
 from helpers.waiting import scaled, wait_until
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.net.auth.key_file import load_key
+from ropewalk.net.auth.proof import load_key
 
 pytestmark = [
     pytest.mark.timeout(120),

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.waiting import scaled
 from ropewalk.cluster.access.principal import Principal
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]

@@ -15,7 +15,7 @@ import pytest
 import ropewalk as rw
 from ropewalk.core.errors import JoinTimeoutError
 from ropewalk.core.task import TaskId
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 from ropewalk.testing import FaultPlan, run_script
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

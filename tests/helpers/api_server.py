@@ -14,7 +14,7 @@ from typing import Any
 
 from helpers.tools import assets
 from helpers.waiting import scaled
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 TOKEN = "test-token"  # noqa: S105 - of a server that lives for one test
 

@@ -29,11 +29,10 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec
 from ropewalk.core.wire.error_table import from_detail, from_rpc_error
-from ropewalk.net.arrival import MAGIC
 from ropewalk.net.auth import proof
-from ropewalk.net.auth.credentials import key_of, since_boot_s
-from ropewalk.net.auth.metadata import AUTHORIZATION
+from ropewalk.net.auth.credentials import AUTHORIZATION, key_of, since_boot_s
 from ropewalk.net.auth.token import new_keys, sign_token
+from ropewalk.net.connection import MAGIC
 from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import common_pb2, session_pb2
 

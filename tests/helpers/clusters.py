@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 from . import processes
 from .waiting import scaled

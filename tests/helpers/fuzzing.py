@@ -25,9 +25,8 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec
-from ropewalk.net.arrival import MAGIC
-from ropewalk.net.auth.credentials import KeyCredentials, key_of
-from ropewalk.net.auth.metadata import AUTHORIZATION
+from ropewalk.net.auth.credentials import AUTHORIZATION, KeyCredentials, key_of
+from ropewalk.net.connection import MAGIC
 from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 
 from .waiting import scaled

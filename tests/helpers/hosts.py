@@ -18,14 +18,12 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.auth.guard import Guard
 from ropewalk.net.channel import open_channel
-from ropewalk.net.connection import Connection, temporary
-from ropewalk.net.dial import Dialer
+from ropewalk.net.connection import MAGIC, Connection, temporary
+from ropewalk.net.dial import Dialer, Reached, reach
 from ropewalk.net.endpoint import Greeting
 from ropewalk.net.host import TaskHost
-from ropewalk.net.listener import MAGIC
-from ropewalk.net.reach import Reached, reach
 from ropewalk.net.shared_memory import unavailable
-from ropewalk.net.unix import UnixStream
+from ropewalk.net.sockets import UnixStream
 from ropewalk.proto.v1 import session_pb2
 
 PS = TaskId("ps", 0)

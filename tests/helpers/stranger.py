@@ -27,8 +27,7 @@ from ropewalk.core.errors import JobStoppedError
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table
 from ropewalk.net.auth import proof
-from ropewalk.net.auth.credentials import since_boot_s
-from ropewalk.net.auth.metadata import ANSWER
+from ropewalk.net.auth.credentials import ANSWER, since_boot_s
 from ropewalk.proto.v1 import session_pb2
 
 USER = 65534

@@ -13,16 +13,15 @@ from typing import TypeVar
 from helpers.certificates import tls_settings
 from helpers.waiting import scaled
 from ropewalk.core.settings import Settings
+from ropewalk.net.auth.tls_files import credential_files
+from ropewalk.net.auth.tls_stream import shake_hands
 from ropewalk.net.http2.call import ServedCall
 from ropewalk.net.http2.peer import Accepted
 from ropewalk.net.http2.server import Http2Server
 from ropewalk.net.http2.shares import CallPool
+from ropewalk.net.sockets import UnixStream, tcp_stream
 from ropewalk.net.stream import ByteStream, SocketStream
-from ropewalk.net.tcp import tcp_stream
-from ropewalk.net.tls.files import credential_files
-from ropewalk.net.tls.stream import shake_hands
 from ropewalk.net.tunnel import METHOD, TunnelStream, open_tunnel, serve_tunnel
-from ropewalk.net.unix import UnixStream
 
 T = TypeVar("T")
 StreamPair = tuple[ByteStream, ByteStream]

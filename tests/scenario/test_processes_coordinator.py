@@ -17,7 +17,7 @@ from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -580,7 +580,7 @@ import sys
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.dial import Dialer
-from ropewalk.net.reach import reach
+from ropewalk.net.dial import reach
 from ropewalk.proto.v1 import session_pb2
 
 who = Incarnation(TaskId(sys.argv[1], 0), 1 << 40)

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]

@@ -11,7 +11,7 @@ import pytest
 from helpers import processes
 from helpers.clusters import HandStarted, as_command
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 QUICK = {"ROPEWALK_HEARTBEAT_S": "0.1", "ROPEWALK_JOIN_TIMEOUT_S": "40"}

@@ -284,7 +284,7 @@ def test_tasks_that_begin_late_take_part_from_their_first_step_on(
 def test_a_health_port_of_the_environment_is_not_for_every_task(
     write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ropewalk.net.free_ports import free_ports
+    from ropewalk.net.this_machine import free_ports
 
     (port,) = free_ports(1)
     monkeypatch.setenv("ROPEWALK_HEALTH_PORT", str(port))

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.waiting import scaled
 from ropewalk.core.settings import Settings
-from ropewalk.net.auth.key_file import load_key
+from ropewalk.net.auth.proof import load_key
 
 StartCli = Callable[..., tuple["subprocess.Popen[bytes]", Path]]
 

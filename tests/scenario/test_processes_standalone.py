@@ -16,7 +16,7 @@ import ropewalk as rw
 from helpers import processes
 from helpers.pages import ROOT, cells
 from helpers.waiting import scaled
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 WaitUntil = Callable[..., None]

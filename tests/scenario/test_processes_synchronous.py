@@ -14,7 +14,7 @@ import pytest
 from helpers.processes import start as start_process
 from helpers.waiting import scaled
 from ropewalk.core.settings import child_environment
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 pytestmark = pytest.mark.scenario
 

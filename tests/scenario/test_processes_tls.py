@@ -11,7 +11,7 @@ import pytest
 
 from helpers.certificates import authority, issued, write
 from helpers.waiting import scaled
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 
 pytestmark = pytest.mark.scenario
 

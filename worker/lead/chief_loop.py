@@ -24,7 +24,7 @@ from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase, State
 from ...core.task import Incarnation, TaskId
-from ...net.tcp import is_refused
+from ...net.sockets import is_refused
 from ...server.chief.servicer import LockedJob
 from .companions import Companions
 from .job_saver import JobSaver

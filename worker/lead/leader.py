@@ -19,7 +19,7 @@ from ...core.errors import RefusedError, RopewalkError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
-from ...net.announcement import ChiefAnnouncement
+from ...net.this_machine import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import (

@@ -6,7 +6,7 @@ With too little it would fail later, in the middle of a library, or wait for a p
 import resource
 
 from ...core.errors import ConfigurationError
-from ...net.descriptors import raise_limit
+from ...net.this_machine import raise_limit
 
 _FILES = 256  # half are kept from connections; a task of a small job has 60 open
 _FILES_PER_TASK = 4  # of a launcher: two pipes, and for a moment those of its start

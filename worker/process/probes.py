@@ -12,8 +12,8 @@ from ...core.errors import AddressInUseError
 from ...core.settings import Settings
 
 if TYPE_CHECKING:
-    from ...net.health import Health
-    from ...net.probe_port import ProbePort
+    from ...net.host import ProbePort
+    from ...net.unary import Health
 
 
 class Probes:
@@ -38,8 +38,8 @@ class Probes:
         """
         if not self._settings.health_port:
             return
-        from ...net.health import Health
-        from ...net.probe_port import ProbePort
+        from ...net.host import ProbePort
+        from ...net.unary import Health
 
         task, where = self._task, probe_address(self._task, self._settings)
         self._health = Health()

@@ -13,7 +13,7 @@ from ....core.settings import Settings
 from ....core.task import TaskId
 from ....core.wire import codec
 from ....core.wire.same_fields import from_message
-from ....net.unary_client import UnaryClient
+from ....net.channel import UnaryClient
 from ....proto.v1 import gateway_pb2, gateway_pb2_grpc
 from ..cluster.logged_line import LoggedLine
 

@@ -4,8 +4,8 @@ from contextlib import AbstractContextManager
 
 from ....core.errors import RopewalkError
 from ....core.task import TaskId
-from ....net.forwarding import through_gateway
-from ....net.routes import Connect, open_routes
+from ....net.routes import open_routes, through_gateway
+from ....net.sockets import Connect
 from .calls import GatewayClient, JobView
 
 

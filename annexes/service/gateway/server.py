@@ -13,8 +13,8 @@ from ....core.process.threads import new_thread, nobody_waits
 from ....core.settings import Settings
 from ....core.task import TaskId
 from ....net.auth.guard import Guard
-from ....net.forwarding import Forwarder
 from ....net.host import HostedServer, TaskHost
+from ....net.routes import Forwarder
 from ....net.unary import servicer
 from ....telemetry.catalogue import Sample
 from ..cluster.table import JobTable

@@ -13,8 +13,8 @@ from ....core.exit_codes import ExitCode
 from ....core.process.threads import new_thread
 from ....core.settings import Settings
 from ....core.task import TaskId
-from ....net.auth.own_job import job_of_credentials, with_own_job
-from ....net.metrics_port import MetricsPort
+from ....net.auth.credentials import job_of_credentials, with_own_job
+from ....net.host import MetricsPort
 from ....telemetry.catalogue import NODE_TASKS, Sample
 from ....telemetry.task_metrics import task_samples
 from ....worker.process.interrupts import handle_signals

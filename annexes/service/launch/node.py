@@ -30,8 +30,8 @@ from ....launch.processes.process import (
     read_output,
     task_environment,
 )
-from ....net.auth.own_job import are_of_one_index
-from ....net.free_ports import free_ports
+from ....net.auth.credentials import are_of_one_index
+from ....net.this_machine import free_ports
 from ....proto.v1 import gateway_pb2
 from ....shipping import unpack
 from ..client.calls import GatewayClient

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ....core.arrays.dtypes import Array
+from ....core.arrays.memory_pool import present_buffer
 from ....engine.block import Block
-from ....net.memory_pool import present_buffer
 from ..tensor_plan import plan_of
 
 _TOGETHER_BYTES = 32 * 1024 * 1024  # of some pieces, given back when all of them are read

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from ....core.arrays.memory_pool import Lease, MemoryPool
 from ....core.errors import FencedError, RefusedError
 from ....core.task import TaskId
 from ....core.wire import codec
@@ -11,7 +12,6 @@ from ....net.connection import Connection
 from ....net.dial import parse
 from ....net.endpoint import Greeting
 from ....net.listener import GREETING_TIMEOUT_S
-from ....net.memory_pool import Lease, MemoryPool
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
 from ..payload import most_segment_bytes

@@ -10,8 +10,7 @@ from ....core.task import Incarnation, TaskId
 from ....core.wire import codec
 from ....net.connection import Connection
 from ....net.connection_choice import ConnectionKind
-from ....net.dial import Dialer, WrapStream, receive_message
-from ....net.reach import reach
+from ....net.dial import Dialer, WrapStream, reach, receive_message
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2, session_pb2
 from .following import SERVICE

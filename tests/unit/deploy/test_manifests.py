@@ -13,7 +13,7 @@ from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.cluster.access.principal import principal_of_uri
-from ropewalk.net.metrics_answer import PATH
+from ropewalk.telemetry.metrics_page import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older

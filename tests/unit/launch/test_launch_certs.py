@@ -20,8 +20,8 @@ from ropewalk.core.errors import ConfigurationError, RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch import cli
-from ropewalk.net.free_ports import free_ports
-from ropewalk.net.tls.files import CredentialFiles
+from ropewalk.net.auth.tls_files import CredentialFiles
+from ropewalk.net.this_machine import free_ports
 from ropewalk.server.ps.server import PsServer
 
 

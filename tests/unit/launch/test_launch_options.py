@@ -580,7 +580,7 @@ def test_the_help_of_ps_lists_no_flags_of_training() -> None:
 def test_without_a_job_on_this_machine_the_status_says_what_to_give(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropewalk.net.announcement.announced_chiefs", list)
+    monkeypatch.setattr("ropewalk.net.this_machine.announced_chiefs", list)
     with pytest.raises(SystemExit) as caught:
         cli.main(["status"])
     assert caught.value.code == 2

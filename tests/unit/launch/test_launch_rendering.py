@@ -34,7 +34,7 @@ from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.net.health import REPLICATED
+from ropewalk.net.unary import REPLICATED
 
 Json = dict[str, Any]
 

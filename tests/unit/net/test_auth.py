@@ -20,11 +20,9 @@ from ropewalk.core.errors import (
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.auth import proof
-from ropewalk.net.auth.credentials import credentials_for
+from ropewalk.net.auth.credentials import SecurityMode, credentials_for, security_mode
 from ropewalk.net.auth.guard import Guard, one_caller
-from ropewalk.net.auth.key_file import load_key
-from ropewalk.net.auth.mode import SecurityMode, security_mode
-from ropewalk.net.auth.proof import ProofChecker, Purpose, ask
+from ropewalk.net.auth.proof import ProofChecker, Purpose, ask, load_key
 from ropewalk.net.auth.token import TokenChecker, claims_of, new_keys, sign_token
 
 KEY, OTHER_KEY = bytes(32), bytes([1]) * 32

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.core.errors import AddressInUseError
-from ropewalk.net.free_ports import _reserved, free_ports
+from ropewalk.net.this_machine import _reserved, free_ports
 
 
 def test_ports_are_free_and_differ() -> None:
@@ -46,7 +46,7 @@ def test_a_port_is_given_to_one_of_two_processes() -> None:
     program = """
 import os, sys, time
 os.getpid = time.time_ns = lambda: 0
-from ropewalk.net.free_ports import free_ports
+from ropewalk.net.this_machine import free_ports
 print(*free_ports(3), flush=True)
 sys.stdin.read()
 """

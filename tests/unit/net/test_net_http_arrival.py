@@ -2,18 +2,18 @@
 
 import pytest
 
-from ropewalk.net.http_arrival import HEAD_BYTES, HttpArrival
+from ropewalk.net.arrival import HTTP_HEAD_BYTES, HttpArrival
 
 
 @pytest.mark.parametrize(
     ("first", "wanted", "is_ours"),
     [
-        pytest.param(b"", HEAD_BYTES, False, id="nothing yet"),
-        pytest.param(b"GET / HTTP/1.1\r\n", HEAD_BYTES - 16, False, id="a part"),
+        pytest.param(b"", HTTP_HEAD_BYTES, False, id="nothing yet"),
+        pytest.param(b"GET / HTTP/1.1\r\n", HTTP_HEAD_BYTES - 16, False, id="a part"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 0, True, id="complete"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\nmore", 0, True, id="with a body"),
-        pytest.param(b"a" * HEAD_BYTES, 0, False, id="too long"),
-        pytest.param(b"RPWK", HEAD_BYTES - 4, False, id="another protocol"),
+        pytest.param(b"a" * HTTP_HEAD_BYTES, 0, False, id="too long"),
+        pytest.param(b"RPWK", HTTP_HEAD_BYTES - 4, False, id="another protocol"),
     ],
 )
 def test_a_request_is_read_to_its_end_and_no_further_than_the_limit(

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from helpers.waiting import scaled
-from ropewalk.net import relay as module
-from ropewalk.net.relay import break_off, relay
+from ropewalk.net import routes as module
+from ropewalk.net.routes import break_off, relay
 
 
 class Relayed:

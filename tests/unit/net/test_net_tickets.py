@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.net.tickets import Tickets
+from ropewalk.net.auth.proof import Tickets
 
 
 class Hand:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ropewalk.core.errors import UnauthenticatedError
-from ropewalk.net.tls.failures import CertificateFacts, Side, explain
+from ropewalk.net.auth.tls_failures import CertificateFacts, Side, explain
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FACTS = CertificateFacts(

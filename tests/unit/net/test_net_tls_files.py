@@ -10,8 +10,8 @@ import pytest
 
 from helpers.certificates import authority, issued, write
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.net.tls import files as files_module
-from ropewalk.net.tls.files import CredentialFiles
+from ropewalk.net.auth import tls_files as files_module
+from ropewalk.net.auth.tls_files import CredentialFiles
 
 Damage = Callable[[dict[str, Any]], object]
 

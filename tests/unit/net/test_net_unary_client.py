@@ -8,7 +8,7 @@ import pytest
 
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
-from ropewalk.net.unary_client import UnaryClient
+from ropewalk.net.channel import UnaryClient
 
 
 @pytest.fixture

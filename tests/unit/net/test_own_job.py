@@ -8,7 +8,7 @@ from helpers.certificates import issued, write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
-from ropewalk.net.auth.own_job import are_of_one_index, job_of_credentials, with_own_job
+from ropewalk.net.auth.credentials import are_of_one_index, job_of_credentials, with_own_job
 from ropewalk.net.auth.token import new_keys, sign_token
 
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from ropewalk.core.arrays.memory_pool import present_buffer
 from ropewalk.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from ropewalk.core.checkpoint.saved_part import SavedPart
 from ropewalk.core.errors import CheckpointError
@@ -24,7 +25,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.net.memory_pool import present_buffer
 from ropewalk.server.ps import locked_copies, piece_copies, saving, tensor_plan
 from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.mapped_memory import resident_bytes
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, StorageError
-from ropewalk.net.row_file import RowFile
+from ropewalk.engine.keyed.row_file import RowFile
 
 PAGE = RowFile.page_bytes
 

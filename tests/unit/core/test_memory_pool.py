@@ -5,7 +5,7 @@ import pytest
 
 from helpers.streams import result, start
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.net.memory_pool import Lease, MemoryPool
+from ropewalk.core.arrays.memory_pool import Lease, MemoryPool
 
 MIB = 1024**2
 

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array, DType
+from .dtypes import Array, DType
 
 _KEPT_BYTES = 32 * 1024 * 1024
 _BYTE = np.dtype(np.uint8)

@@ -22,9 +22,8 @@ from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.files.plain_file import read_plain
 from ...core.settings import Settings
-from ..auth.key_file import check_not_open
-from .certificate import principal_of_certificate, read_facts
-from .failures import WRONG_PURPOSE, explain
+from .proof import check_not_open
+from .tls_failures import WRONG_PURPOSE, explain, principal_of_certificate, read_facts
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from ...cluster.access.principal import Principal
 from ...core.errors import RefusedError
 from ..stream import READ_BYTES, Buffer, SocketStream
-from .failures import Side, explain
+from .tls_failures import Side, explain
 
 # Bytes to encrypt and send at a time. With 256 KiB both buffers are fresh memory each time:
 # 64 MB took 65 ms to encrypt instead of 27.
