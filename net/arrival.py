@@ -233,16 +233,6 @@ class HttpArrival(Arrival):
         return _HTTP_HEAD_ENDS in self.first
 
     @property
-    def is_grpc(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def ticket(self) -> bytes:
-        """Always empty: an HTTP request carries no ticket."""
-        return b""
-
-    @property
     def greeting(self) -> bytes:
         """The request."""
         return self.first

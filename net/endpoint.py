@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -32,7 +31,6 @@ from ..core.errors import (
 )
 from ..core.files.trusted_folder import UnsafeFolderError, check_shared
 from ..core.process.rare_log import RareLog
-from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_caller, own_versions
@@ -51,12 +49,13 @@ from .stream import NEVER, ByteStream
 log = logging.getLogger(__name__)
 
 WHO = "who"  # a service of every task
-_MAX_SILENT = 32
+MAX_SILENT = 32
+"""Most tunnels that have not greeted."""
+
 UNIX_TICKET_S = 10.0  # to greet again over a Unix socket
 _UNIX_TICKETS = 1024
 # A message comes with its call, or soon after: a tunnel is not cancelled earlier.
 _LEAST_S = 0.1
-_LOOKS = 4  # checks within one timeout
 
 
 class Greeting:
@@ -102,23 +101,19 @@ Service = Callable[[Greeting], bool]
 
 
 class Newcomers:
-    """Tunnels that have not sent anything yet. Thread-safe.
+    """Tunnels that have not sent anything yet, each until its greeting's deadline. Thread-safe.
 
     Args:
         limit: Most at once.
-        timeout_s: Longest time that each may be silent. Unit: seconds.
     """
 
-    def __init__(self, limit: int, timeout_s: float) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._timeout_s = timeout_s
         self._left = threading.Condition()
         self._silent: dict[int, tuple[float, Callable[[], object]]] = {}
         self._numbers = itertools.count()
-        self._watching = False
-        self._stopped = threading.Event()
 
-    @contextmanager
+    @contextlib.contextmanager
     def silent(self, cancel: Callable[[], object]) -> Iterator[None]:
         """Count a tunnel as silent while the block runs. Waits a moment if there are too many.
 
@@ -133,10 +128,6 @@ class Newcomers:
                 self._silent.pop(number, None)
                 self._left.notify()
 
-    def stop(self) -> None:
-        """Stop cancelling."""
-        self._stopped.set()
-
     def _enter(self, cancel: Callable[[], object]) -> int:
         with self._left:
             number = next(self._numbers)
@@ -148,28 +139,7 @@ class Newcomers:
                 else:
                     self._left.wait(left_s)
             self._silent[number] = time.monotonic(), cancel
-            if not self._watching:
-                new_thread("newcomers", self._watch, failed=self._watch_failed).start()
-                self._watching = True
             return number
-
-    def _watch_failed(self, _: BaseException) -> None:
-        """Let the next silent tunnel start a new thread."""
-        with self._left:
-            self._watching = False
-
-    def _watch(self) -> None:
-        """Cancel tunnels whose time is over. Ends when there were none for a while."""
-        idle = 0
-        while not self._stopped.wait(self._timeout_s / _LOOKS):
-            with self._left:
-                idle = 0 if self._silent else idle + 1
-                if idle > _LOOKS:
-                    self._watching = False
-                    return
-                until = time.monotonic() - self._timeout_s
-                for number in [n for n, (since, _) in self._silent.items() if since <= until]:
-                    self._silent.pop(number)[1]()
 
 
 class Endpoint:
@@ -180,7 +150,6 @@ class Endpoint:
         settings: Settings, for the bounds.
         services: Services by name.
         guard: Admits callers.
-        newcomers: Bounds silent connections.
         max_sessions: Most greeted connections at once.
         greeting_timeout_s: Longest time that a complete greeting may take. Unit: seconds.
 
@@ -194,7 +163,6 @@ class Endpoint:
         settings: Settings,
         services: Mapping[str, Service],
         guard: Guard,
-        newcomers: Newcomers | None = None,
         max_sessions: int = 64,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
@@ -202,7 +170,7 @@ class Endpoint:
         self._settings = settings
         self._services = services
         self._guard = guard
-        self._newcomers = newcomers or Newcomers(_MAX_SILENT, greeting_timeout_s)
+        self._newcomers = Newcomers(MAX_SILENT)
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()

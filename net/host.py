@@ -20,7 +20,7 @@ from .auth.guard import Guard
 from .auth.tls_files import credential_files
 from .auth.tls_handshake import TlsServer
 from .auth.tls_stream import TlsStream
-from .endpoint import Endpoint, Newcomers, Service, refusal_frame
+from .endpoint import MAX_SILENT, Endpoint, Service, refusal_frame
 from .http2.call import ServedCall
 from .http2.peer import Accepted, Method
 from .http2.server import Http2Server
@@ -44,7 +44,6 @@ HELD_PORT = "ROPEWALK_HEALTH_FD"
 _BACKLOG = 512
 _LOOKERS = 8  # greetings that only ask for the task, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
-_MAX_SILENT = 32  # tunnels that have not greeted
 _WAITING_CALLS = 512  # beyond the threads
 _LEASE_THREADS = 4  # a lease is renewed at once
 _IDLE_S = 60.0  # without any call; a client that comes back connects anew
@@ -111,10 +110,7 @@ class TaskHost:
         self._health = Health(is_replicated)
         name = f"{task.short}-rpc"
         raise_limit()
-        self._newcomers = Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S)
-        self.endpoint = Endpoint(
-            task, settings, sessions or {}, guard, self._newcomers, max_sessions or _LOOKERS
-        )
+        self.endpoint = Endpoint(task, settings, sessions or {}, guard, max_sessions or _LOOKERS)
         self._probes: ProbePort | None = None
         # Calls beyond a pool's threads wait; beyond this they are refused, and tried again. Callers
         # that wait for news have threads at once, those that renew a lease as well.
@@ -126,7 +122,7 @@ class TaskHost:
             CallPool(name, threads, waiting),
             CallPool(f"{name}-leases", leases, waiting),
             limit=most_grpc_connections(_GRPC_CONNECTIONS + 2 * settings.max_sessions),
-            tunnels=most_sessions + _MAX_SILENT,
+            tunnels=most_sessions + MAX_SILENT,
             most_bytes=settings.max_message_bytes,
             idle_s=_IDLE_S,
             groups=GUESTS,
@@ -135,7 +131,7 @@ class TaskHost:
         self._listener = Listener(
             self.endpoint.serve,
             self._calls,
-            most_sessions + _MAX_SILENT,
+            most_sessions + MAX_SILENT,
             GREETING_TIMEOUT_S,
             routed,
             refusal=refusal_frame,
@@ -226,7 +222,6 @@ class TaskHost:
         if self._probes is not None:
             self._probes.stop()
         self.endpoint.stop()
-        self._newcomers.stop()
 
     def _serve_probes(self, where: str) -> None:
         probes = ProbePort(self._health)

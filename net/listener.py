@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from ..core.errors import RopewalkError, UnauthenticatedError
 from ..core.process.rare_log import RareLog
@@ -24,7 +23,7 @@ from ..core.process.threads import new_thread, nobody_waits
 from .arrival import Arrival, Caller, MakeStream, Sorted
 from .auth.tls_handshake import TlsServer
 from .auth.tls_stream import TlsStream
-from .http2.call import CallError
+from .http2.server import Http2Server
 from .http2.shares import WorkBudget
 from .stream import Buffer, SocketStream
 from .this_machine import has_spare, most_silent_connections
@@ -41,22 +40,6 @@ _FULL_S = 0.02  # until the next check for room for calls
 _SHARE, _BURST_S = 0.2, 0.5
 _LINGER_S = 1.0
 _LINGER_BYTES = 64 * 1024
-
-
-class CallServer(Protocol):
-    """The server that gets connections of gRPC."""
-
-    def has_room(self) -> bool:
-        """Return whether there is room for a further connection; until then none over TCP is
-        accepted.
-        """
-        ...
-
-    def accept(
-        self, stream: SocketStream | TlsStream, first: bytes, refusal: CallError | None
-    ) -> None:
-        """Serve a connection, or answer its calls with ``refusal``; owns it and does not wait."""
-        ...
 
 
 @dataclass(slots=True)
@@ -92,7 +75,7 @@ class Listener:
     def __init__(
         self,
         greeted: Callable[[SocketStream | TlsStream, bytes], None],
-        calls: CallServer | None,
+        calls: Http2Server | None,
         limit: int,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
         routed: Callable[[socket.socket, bytes], None] | None = None,

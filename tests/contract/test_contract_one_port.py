@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
@@ -230,7 +231,7 @@ def test_whatever_goes_wrong_with_one_connection_others_are_accepted() -> None:
         def accept(self, *_: object) -> None:
             raise ConnectionError("too many")
 
-    listener = Listener(lambda stream, greeting: heard.append(stream), Full(), 1)
+    listener = Listener(lambda stream, greeting: heard.append(stream), cast(Any, Full()), 1)
     listening = listen_tcp("127.0.0.1", 0, 8)
     port = listening.getsockname()[1]
     listener.add(listening, make_stream)

@@ -22,5 +22,3 @@ def test_a_request_is_read_to_its_end_and_no_further_than_the_limit(
     arrival = HttpArrival()
     arrival.first = first
     assert (arrival.wanted(), arrival.is_ours) == (wanted, is_ours)
-    assert not arrival.is_grpc
-    assert arrival.ticket == b""
