@@ -28,6 +28,7 @@ from rich.table import Table
 import ropewalk as rw
 from benchmarks.bridge_cases import MODELS, Step, arrays, cases
 from benchmarks.running import connected, parameter_servers, settings_of
+from ropewalk.client.ps import step as steps
 from ropewalk.distribute.runtime import ClusterRuntime
 
 _CHUNK_S = 0.01
@@ -83,7 +84,7 @@ def exchange(model: str, strategy: Any) -> Step:
 def empty(strategy: Any) -> Step:
     """A round trip of the session below all of it."""
     session = strategy.extended.runtime.session
-    return lambda: session.step(step_increment=1)
+    return lambda: session.step(steps.Step(increment=1))
 
 
 def _clocks() -> Cost:

@@ -10,6 +10,7 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..core.arrays.any_framework import as_array
@@ -39,6 +40,35 @@ with the number that scales gradients of this process, or None for 1."""
 Kept = Callable[[], Mapping[str, Any]]
 """Notes that a step of a worker's own optimizer counts, and returns what it has for the job's
 checkpoints: overwrites variables by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """A step of a store: gradients, and all that travels with them.
+
+    Attributes:
+        gradients: Gradients, as :meth:`ArrayStore.push` takes them; None: no gradients.
+        update: The worker's optimizer, as :meth:`ArrayStore.push_by` takes it, which is given an
+            empty dict where there are no gradients; None: the servers'.
+        assigned: Values to overwrite in the same push, by name; not with replicas in sync.
+        rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given; in
+            ``run`` of a strategy with one replica.
+        kept: State to keep with ``update``, as :meth:`ArrayStore.push_by` takes it.
+        averages: Moving averages, as :meth:`ArrayStore.push_averages` takes them; in sync those of
+            a worker.
+        reduced: Whether gradients are those of :meth:`ArrayStore.reduce`; outside of ``run``.
+        beside: Pushes what is no array of the store; None: nothing. In ``run`` for a strategy with
+            one replica.
+    """
+
+    gradients: Any = None
+    update: Update | None = None
+    assigned: Mapping[str, Any] | None = None
+    rows: Mapping[str, IndexedSlices] = field(default_factory=dict)
+    kept: Kept | None = None
+    averages: Mapping[str, MovedAverage] = field(default_factory=dict)
+    reduced: bool = False
+    beside: PushBeside | None = None
 
 
 class ArrayStore(NamedArrays):
@@ -214,98 +244,161 @@ class ArrayStore(NamedArrays):
     def _pairs(self, values: Mapping[str, _Value]) -> list[tuple[Variable, _Value]]:
         return [(self._found(name), value) for name, value in values.items()]
 
-    def exchange(
-        self,
-        gradients: Any = None,
-        *,
-        update: Update | None = None,
-        assigned: Mapping[str, Any] | None = None,
-        rows: Mapping[str, IndexedSlices] | None = None,
-        kept: Kept | None = None,
-        averages: Mapping[str, MovedAverage] | None = None,
-        reduced: bool = False,
-        beside: PushBeside | None = None,
-    ) -> Any:
+    def exchange(self, step: Any = None, *, in_run: bool = False) -> Any:
         """Make a step, outside of ``run``: push, and return the values that come back.
 
         With parameter servers it is one round trip, and values lack what other workers push later.
 
         Args:
-            gradients: Gradients, as :meth:`push` takes them; None: no gradients. ``update`` is then
-                given an empty dict.
-            update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
-            assigned: Values to overwrite in the same push, by name; not with replicas in sync.
-            rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
-            kept: State to keep with ``update``, as :meth:`push_by` takes it.
-            averages: Moving averages, as :meth:`push_averages` takes them; in sync those of a
-                worker.
-            reduced: Whether gradients are those of :meth:`reduce`.
-            beside: Pushes what is no array of the store; None: nothing.
+            step: Gradients, as :meth:`push` takes them, or a :class:`ModelStep`.
+            in_run: Make a part of a step of ``run`` instead: push at once, and return what comes of
+                it. Gradients of the replicas in sync are added up, as those of ``apply_gradients``
+                are. Each replica has to call this.
 
         Returns:
             The tree of values after the step.
 
         Raises:
             RuntimeError: In ``run``, or with several replicas in this process, unless the store is
-                ``of_worker``.
+                ``of_worker``; with ``in_run`` outside of it.
         """
+        step = step if isinstance(step, ModelStep) else ModelStep(step)
+        if in_run:
+            return self._tree(self._in_run(step))
         if is_running(self.strategy):
             raise RuntimeError("exchange is a step of its own; in strategy.run use pull and push")
         extended = self.strategy.extended
-        several = len(extended.replica_devices) > 1
+        several, in_sync = len(extended.replica_devices) > 1, extended.num_replicas_in_sync > 1
         if several and not self._of_worker:
             raise _no_replica(self.strategy, "exchange")
-        if several or reduced or (averages and self.strategy.extended.num_replicas_in_sync > 1):
-            self._exchange_of_worker(
-                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}, reduced,
-                beside,
-            )  # fmt: skip
-            return self._tree(extended.read_all(self._all, arrived=True))
-        moves = self._pairs(averages or {})
-        named = self._by_name({} if gradients is None else gradients)
-        here = (update is None and assigned is None) or extended.num_replicas_in_sync == 1
-        if here and not rows and beside is None:
-            return self._exchange_here(named, update, kept, moves, assigned or {})
-
-        def step() -> None:
-            extended.will_read(self._all)
-            if update is not None:
-                self.push_by(update, named, kept=kept)
-            else:
-                self.push(named)
-            if rows:
-                self.push(rows)
-            if beside is not None:
-                beside(self.scale)
-            extended.move_averages(moves)
-            if assigned is not None:
-                self.assign(assigned)
-
-        self.strategy.run(step)
+        if several or step.reduced or (step.averages and in_sync):
+            self.strategy.run(lambda: self._push_of_worker(step))
+        elif (
+            step.rows
+            or step.beside is not None
+            or (in_sync and (step.update is not None or step.assigned is not None))
+        ):
+            self.strategy.run(lambda: self._push_of_replica(step))
+        else:
+            return self._tree(self._without_replica(step))
         return self._tree(extended.read_all(self._all, arrived=True))
 
-    def _exchange_here(
-        self,
-        gradients: Mapping[str, Any],
-        update: Update | None,
-        kept: Kept | None,
-        moves: list[tuple[Variable, MovedAverage]],
-        assigned: Mapping[str, Any],
-    ) -> Any:
+    def _gradients_of(self, step: ModelStep) -> dict[str, Any]:
+        return {n: g for n, g in self._named(step).items() if g is not None}
+
+    def _named(self, step: ModelStep) -> Mapping[str, Any]:
+        return self._by_name({} if step.gradients is None else step.gradients)
+
+    def _without_replica(self, step: ModelStep) -> list[Any]:
         """Make a step in which no replica takes part: what it pushes is known when it begins."""
         require_own(self.strategy, "this store")
+        gradients, assigned = self._named(step), step.assigned or {}
         added: Mapping[str, Any] = {}
-        if update is not None:
-            pushed = self._made(update({n: g for n, g in gradients.items() if g is not None}), kept)
-            gradients, moves = {}, [] if pushed is None else moves
-            added, state = ({}, {}) if pushed is None else pushed
+        moves = self._pairs(step.averages)
+        if step.update is not None:
+            made = self._made(step.update(self._gradients_of(step)), step.kept)
+            gradients, moves = {}, [] if made is None else moves
+            added, state = ({}, {}) if made is None else made
             assigned = {**state, **assigned}
-        updates = self.updates(gradients, self.scale)
-        added_to, overwritten = self._pairs(added), self._pairs(assigned)
-        values = self.strategy.extended.apply_and_read(
-            updates, self._all, moves, added=added_to, assigned=overwritten
+        return self.strategy.extended.apply_and_read(
+            self.updates(gradients, self.scale),
+            self._all,
+            moves,
+            added=self._pairs(added),
+            assigned=self._pairs(assigned),
         )
-        return self._tree(values)
+
+    def _push_of_replica(self, step: ModelStep) -> None:
+        """Give the step of a replica, the only one of this process, what it pushes."""
+        extended = self.strategy.extended
+        extended.will_read(self._all)
+        if step.update is not None:
+            self.push_by(step.update, self._gradients_of(step), kept=step.kept)
+        else:
+            self.push(self._gradients_of(step))
+        if step.rows:
+            self.push(step.rows)
+        if step.beside is not None:
+            step.beside(self.scale)
+        extended.move_averages(self._pairs(step.averages))
+        if step.assigned is not None:
+            self.assign(step.assigned)
+
+    def _push_of_worker(self, step: ModelStep) -> None:
+        """Give the replicas' step what it pushes, all of it once: in their merge."""
+        strategy, replicas = self.strategy, len(self.strategy.extended.replica_devices)
+        workers = workers_in_sync(strategy)
+        scale = 1.0 / workers if self.mean and workers > 1 else None
+        gradients = self._gradients_of(step)
+
+        def merged(_: Strategy) -> None:
+            # Counters are the same on all workers, which make their steps together.
+            means = {n: average.after for n, average in step.averages.items() if average.decay}
+            pushes = {**gradients, **step.rows}
+            summed, means = sum_over_workers(
+                strategy, {} if step.reduced else pushes, means, mean=self.mean
+            )
+            reduced = pushes if step.reduced else summed
+            for optimizer, pairs in self._reduced_updates(step, gradients, reduced):
+                optimizer.apply_gradients(pairs)
+            if step.beside is not None and replicas > 1:
+                step.beside(scale)
+            moved = {
+                n: average._replace(after=means.get(n, average.after))
+                for n, average in step.averages.items()
+            }
+            strategy.extended.move_averages(self._pairs(moved))
+            if step.assigned:
+                self.assign(step.assigned)
+
+        strategy.extended.will_read(self._all)
+        context = get_replica_context()
+        assert context is not None  # noqa: S101 - in run
+        if step.beside is not None and replicas == 1:
+            step.beside(scale)
+        context.merge_call(merged)
+
+    def _in_run(self, step: ModelStep) -> list[Any]:
+        """Push a part of the step of ``run``, and read what comes of it."""
+        context = get_replica_context()
+        if context is None or not is_running(self.strategy):
+            raise RuntimeError("in_run is for a part of strategy.run; outside leave it out")
+        gradients = self._gradients_of(step)
+        if step.averages:
+            self.push_averages(step.averages)
+
+        def merged(strategy: Strategy, *columns: Any) -> list[Any]:
+            extended = strategy.extended
+            reduced = dict(zip(gradients, columns, strict=True))
+            if extended.num_replicas_in_sync > 1:
+                reduced = reduce_replicas(strategy, ReduceOp.SUM, gradients, columns)
+            reduced |= step.rows
+            for optimizer, pairs in self._reduced_updates(step, gradients, reduced):
+                extended.apply_gradients(optimizer, pairs)
+            if step.beside is not None:
+                step.beside(None)
+            if step.assigned:
+                self.assign(step.assigned)
+            return extended.read_applied(self._all)
+
+        values: list[Any] = context.merge_call(merged, tuple(gradients.values()))
+        return values
+
+    def _reduced_updates(
+        self, step: ModelStep, gradients: Mapping[str, Any], reduced: Mapping[str, Any]
+    ) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
+        """Push what an optimizer on this worker makes of reduced gradients; return what those of
+        the servers have to apply.
+
+        Args:
+            step: The step.
+            gradients: Gradients that the worker's optimizer takes, by name.
+            reduced: Reduced gradients and rows, by name.
+        """
+        if step.update is None:
+            return self.updates(reduced)
+        self._push_made(step.update({name: reduced[name] for name in gradients}), step.kept)
+        return self.updates({name: reduced[name] for name in step.rows})
 
     def reduce(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
         """Reduce gradients of a worker to one of all workers in sync: averaged, or added up.
@@ -321,113 +414,6 @@ class ArrayStore(NamedArrays):
         if len(self.strategy.extended.replica_devices) > 1 and not self._of_worker:
             raise _no_replica(self.strategy, "reduce")
         return sum_over_workers(self.strategy, gradients, {}, mean=self.mean)[0]
-
-    def exchange_in_run(
-        self,
-        gradients: Mapping[str, Any],
-        *,
-        update: Update | None = None,
-        assigned: Mapping[str, Any] | None = None,
-        rows: Mapping[str, IndexedSlices] | None = None,
-        kept: Kept | None = None,
-        averages: Mapping[str, MovedAverage] | None = None,
-        beside: PushBeside | None = None,
-    ) -> Any:
-        """Make a part of a step of ``run``: push at once, and return the values that come of it.
-
-        Gradients of the replicas in sync are added up, as those of ``apply_gradients`` are. Each
-        replica has to call this.
-
-        Args:
-            gradients: Gradients by name; None for none.
-            update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
-            assigned: Values to overwrite in the same push, by name; not with replicas in sync.
-            rows: Gradients of tables, by name, of a strategy with one replica.
-            kept: State to keep with ``update``, as :meth:`push_by` takes it.
-            averages: Moving averages, as :meth:`push_averages` takes them.
-            beside: Pushes what is no array of the store, for a strategy with one replica.
-
-        Returns:
-            The tree of values.
-
-        Raises:
-            RuntimeError: Outside of ``run``.
-        """
-        context = get_replica_context()
-        if context is None or not is_running(self.strategy):
-            raise RuntimeError("exchange_in_run is a part of strategy.run; outside use exchange")
-        named = {name: g for name, g in gradients.items() if g is not None}
-        if averages:
-            self.push_averages(averages)
-
-        def merged(strategy: Strategy, *columns: Any) -> list[Any]:
-            extended = strategy.extended
-            reduced = dict(zip(named, columns, strict=True))
-            if extended.num_replicas_in_sync > 1:
-                reduced = reduce_replicas(strategy, ReduceOp.SUM, named, columns)
-            if update is not None:
-                self._push_made(update(reduced), kept)
-                reduced = {}
-            for optimizer, updates in self.updates({**reduced, **(rows or {})}):
-                extended.apply_gradients(optimizer, updates)
-            if beside is not None:
-                beside(None)
-            if assigned:
-                self.assign(assigned)
-            return extended.read_applied(self._all)
-
-        return self._tree(context.merge_call(merged, tuple(named.values())))
-
-    def _exchange_of_worker(
-        self,
-        gradients: Any,
-        update: Update | None,
-        assigned: Mapping[str, Any],
-        rows: Mapping[str, IndexedSlices],
-        kept: Kept | None,
-        averages: Mapping[str, MovedAverage],
-        are_reduced: bool,
-        beside: PushBeside | None,
-    ) -> None:
-        """Make a step of which all is done once, in a merge of the replicas."""
-        strategy, replicas = self.strategy, len(self.strategy.extended.replica_devices)
-        workers = workers_in_sync(strategy)
-        scale = 1.0 / workers if self.mean and workers > 1 else None
-        named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
-
-        def merged(_: Strategy) -> None:
-            # Counters are the same on all workers, which make their steps together.
-            means = {n: average.after for n, average in averages.items() if average.decay}
-            pushes = {**named, **rows}
-            summed, means = sum_over_workers(
-                strategy, {} if are_reduced else pushes, means, mean=self.mean
-            )
-            reduced = pushes if are_reduced else summed
-            pushed = rows.keys() if update is not None else reduced.keys()
-            if update is not None:
-                self._push_made(update({name: reduced[name] for name in named}), kept)
-            if pushed:
-                for optimizer, pairs in self.updates({n: reduced[n] for n in pushed}):
-                    optimizer.apply_gradients(pairs)
-            if beside is not None and replicas > 1:
-                beside(scale)
-            moved = {
-                n: average._replace(after=means.get(n, average.after))
-                for n, average in averages.items()
-            }
-            strategy.extended.move_averages(self._pairs(moved))
-            if assigned:
-                self.assign(assigned)
-
-        def step() -> None:
-            strategy.extended.will_read(self._all)
-            context = get_replica_context()
-            assert context is not None  # noqa: S101 - in run
-            if beside is not None and replicas == 1:
-                beside(scale)
-            context.merge_call(merged)
-
-        strategy.run(step)
 
     @property
     def scale(self) -> float | None:

@@ -7,14 +7,14 @@ worker.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.arrays.dtypes import Array
-from ..distribute.base.moved_average import MovedAverage
 from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
-from .array_store import ArrayStore
+from .array_store import ArrayStore, ModelStep
 from .kept_state import KeptState
 from .update_count import UpdateCount
 
@@ -75,28 +75,19 @@ class SharedModel:
             self.kept.refresh(self.store)
         return values
 
-    def exchange(
-        self,
-        gradients: Mapping[str, Any],
-        *,
-        averages: Mapping[str, MovedAverage],
-        in_run: bool = False,
-        **step: Any,
-    ) -> dict[str, Array]:
+    def exchange(self, step: ModelStep, *, in_run: bool = False) -> dict[str, Array]:
         """Push a step; the arrays that come back, by name.
 
         Args:
-            gradients: Gradients, as a store's ``exchange`` takes them.
-            averages: Moving averages, as a store's ``exchange`` takes them.
+            step: The step, without the count of updates.
             in_run: Whether it is a part of ``strategy.run``.
-            step: Further arguments of a store's ``exchange``, or its ``exchange_in_run``.
         """
-        exchange = self.store.exchange_in_run if in_run else self.store.exchange
         count = self.count
         if count is None:
-            arrived: dict[str, Array] = exchange(gradients, averages=averages, **step)
+            arrived: dict[str, Array] = self.store.exchange(step, in_run=in_run)
             return arrived
-        arrived = exchange(gradients, averages={**averages, **count.one_more}, **step)
+        counted = replace(step, averages={**step.averages, **count.one_more})
+        arrived = self.store.exchange(counted, in_run=in_run)
         count.added()
         count.take_out(arrived)
         return arrived

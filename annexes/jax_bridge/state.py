@@ -17,7 +17,7 @@ from ...distribute.base.contexts import get_replica_context, is_running
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ...training.array_store import Kept, Update
+from ...training.array_store import Kept, ModelStep, Update
 from ...training.extras import require
 from ...training.own_optimizer import Deltas, choose_place, tell_of_half_precision
 from ...training.rule_table import optimizer_of
@@ -279,12 +279,14 @@ class TrainState:
                 rows.apply(self.store.scale)
             return None
         values = self._model.exchange(
-            self._with_decay(named, self._values, reduced=reduced),
-            update=update,
-            kept=kept,
-            averages=moved,
-            reduced=reduced,
-            beside=None if rows is None else rows.apply,
+            ModelStep(
+                self._with_decay(named, self._values, reduced=reduced),
+                update=update,
+                kept=kept,
+                averages=moved,
+                reduced=reduced,
+                beside=None if rows is None else rows.apply,
+            )
         )
         self._take(values)
         return self.params

@@ -18,7 +18,7 @@ from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.holders import holders_of
 from ...distribute.variables.variable import Variable
-from ...training.array_store import Update
+from ...training.array_store import ModelStep, Update
 from ...training.in_sync import workers_in_sync
 from ...training.kept_state import KeptState
 from ...training.own_optimizer import Deltas
@@ -420,14 +420,16 @@ class SharedWeights:
         self._iterations.begin_step()
         try:
             arrived = self._model.exchange(
-                gradients,
+                ModelStep(
+                    gradients,
+                    update=update,
+                    assigned=assigned or None,
+                    averages=moved,
+                    kept=kept,
+                    rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
+                    beside=self._push_features if any(map(_waits, self._features)) else None,
+                ),
                 in_run=is_running(self.store.strategy),
-                update=update,
-                assigned=assigned or None,
-                averages=moved,
-                kept=kept,
-                rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
-                beside=self._push_features if any(map(_waits, self._features)) else None,
             )
         except CollectiveMismatchError as error:
             raise CollectiveMismatchError(

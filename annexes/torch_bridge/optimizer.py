@@ -14,7 +14,7 @@ from ...distribute.base.devices import is_gpu
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
-from ...training.array_store import PushBeside, Update
+from ...training.array_store import ModelStep, PushBeside, Update
 from ...training.extras import require
 from ...training.own_optimizer import Deltas, tell_of_half_precision
 from ...training.shared_model import SharedModel
@@ -340,19 +340,20 @@ class DistributedOptimizer(OptimizerFace):
         beside: PushBeside | None = None,
     ) -> None:
         """Push a step and what it has made of buffers; load the values that come back."""
-        exchange = partial(
-            self.store.exchange,
+        step = ModelStep(
             gradients,
+            update=update,
+            kept=None if state is None else state.pushed,
             averages=self._buffers.moved(),
             assigned=self._buffers.changed() or None,
             reduced=reduced,
             beside=beside,
         )
         if state is None:
-            self._values = exchange()
+            self._values = self.store.exchange(step)
         else:
             try:
-                self._values = exchange(update=update, kept=state.pushed)
+                self._values = self.store.exchange(step)
             except NonFiniteGradientError:  # what was refused is in the parameters by now
                 self._stepped.load(self._values)
                 self._buffers.loaded(self._values)

@@ -269,9 +269,9 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
     given: dict[str, Any] = {}
     exchange = state.store.exchange
 
-    def spy(gradients: Any, **more: Any) -> Any:
-        given.update(gradients)
-        return exchange(gradients, **more)
+    def spy(step: Any, **more: Any) -> Any:
+        given.update(step.gradients)
+        return exchange(step, **more)
 
     monkeypatch.setattr(state.store, "exchange", spy)
     gradient = jnp.ones((64, 64))

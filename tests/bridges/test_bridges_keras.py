@@ -439,9 +439,9 @@ def test_a_dense_gradient_is_not_copied_before_the_session(keras: Any) -> None:
     given: list[dict[str, Any]] = []
     exchange = weights.store.exchange
 
-    def noting(gradients: Any, **more: Any) -> Any:
-        given.append(dict(gradients))
-        return exchange(gradients, **more)
+    def noting(step: Any, **more: Any) -> Any:
+        given.append(dict(step.gradients))
+        return exchange(step, **more)
 
     object.__setattr__(weights.store, "exchange", noting)
     model.train_on_batch(X, Y)

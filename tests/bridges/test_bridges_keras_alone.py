@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from ropewalk.client.ps.step import Step
 
 pytestmark = [
     pytest.mark.bridges,
@@ -69,7 +70,7 @@ def test_the_store_has_weights_and_the_state_of_the_optimizer_when_it_is_asked(k
         model.train_on_batch(X, Y)
     session = strategy.extended.runtime.session
     names = [name for shards in session.variables.placement().values() for name, _, _ in shards]
-    values = session.step(None, names).values
+    values = session.step(Step(reads=names)).values
     shared_weights = [each for each in model.weights if each.path in values]
     assert len(shared_weights) == 8
     for variable in shared_weights:

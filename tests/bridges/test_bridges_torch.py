@@ -293,9 +293,9 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
     given: dict[str, Any] = {}
     exchange = optimizer.store.exchange
 
-    def spy(gradients: Any, **more: Any) -> Any:
-        given.update(gradients)
-        return exchange(gradients, **more)
+    def spy(step: Any) -> Any:
+        given.update(step.gradients)
+        return exchange(step)
 
     monkeypatch.setattr(optimizer.store, "exchange", spy)
     losses(module, optimizer, 1)

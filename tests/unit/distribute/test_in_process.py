@@ -11,6 +11,7 @@ from helpers.sharded import through_a_session
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import NonFiniteGradientError, ShapeMismatchError
 from ropewalk.distribute.base.moved_average import MovedAverage
+from ropewalk.training.array_store import ModelStep
 
 LARGE = (300, 256)  # has a block of its own
 SHAPES = {"bias": (5,), "kernel": (4, 5), "scale": (), "table": LARGE}
@@ -109,7 +110,7 @@ def test_averages_move_as_by_a_session() -> None:
         before = made.pull()["bias"]
         moved = MovedAverage(before, 0.9 * before + 0.1, 0.1)
         gradients = {"kernel": np.ones((4, 5), np.float32)}
-        found.append(made.exchange(gradients, averages={"bias": moved})["bias"])
+        found.append(made.exchange(ModelStep(gradients, averages={"bias": moved}))["bias"])
     np.testing.assert_array_equal(*found)
 
 

@@ -11,6 +11,7 @@ from ropewalk.core.errors import ConfigurationError, UnknownVariableError
 from ropewalk.distribute.base.moved_average import MovedAverage
 from ropewalk.engine.update_kernel import UpdateKernel
 from ropewalk.training import ArrayStore
+from ropewalk.training.array_store import ModelStep
 
 F32 = np.float32
 
@@ -110,7 +111,9 @@ def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
             return {"w": np.full(4, -0.25 * velocity, F32)}
 
         for _ in range(20):
-            store.exchange({"w": np.full(4, 1 + strategy.task_index, F32)}, update=update)
+            store.exchange(
+                ModelStep({"w": np.full(4, 1 + strategy.task_index, F32)}, update=update)
+            )
         strategy.barrier()
         total = store.pull()["w"]
         assert len(set(total.tolist())) == 1
@@ -129,7 +132,7 @@ def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
 def test_an_own_optimizer_runs_in_an_exchange_under_a_mirrored_strategy() -> None:
     strategy = rw.distribute.MirroredStrategy()
     store = ArrayStore({"w": np.zeros(2, F32)}, None, strategy, mean=True)
-    store.exchange({"w": np.ones(2, F32)}, update=lambda g: {"w": -g["w"]})
+    store.exchange(ModelStep({"w": np.ones(2, F32)}, update=lambda g: {"w": -g["w"]}))
     assert store.pull()["w"].tolist() == [-1, -1]
 
 
@@ -185,11 +188,13 @@ def test_a_store_of_a_worker_is_given_what_its_replicas_made_together(name: str)
         )
         rows = {"table": rw.IndexedSlices(np.ones((2, 2), F32), np.array([1, 1]))}
         ones = {"w": np.ones(3, F32)}
-        values = store.exchange(ones, rows=rows, assigned={"average": np.full(1, 7, F32)})
+        values = store.exchange(
+            ModelStep(ones, rows=rows, assigned={"average": np.full(1, 7, F32)})
+        )
         assert values["w"].tolist() == [-1, -1, -1]
         assert values["average"].tolist() == [7]
         assert store.pull_rows("table", [0, 1])[:, 0].tolist() == [0, -2]
-        values = store.exchange(ones, update=lambda g: {"w": 10 * g["w"]}, rows=rows)
+        values = store.exchange(ModelStep(ones, update=lambda g: {"w": 10 * g["w"]}, rows=rows))
         assert values["w"].tolist() == [9, 9, 9]
         assert store.pull_rows("table", [1])[0, 0] == -4
         assert strategy.global_step == 2
@@ -333,11 +338,11 @@ def test_deltas_that_are_not_finite_change_nothing_and_end_the_program(
         return gradients
 
     for factor in (np.nan, np.nan, 1.0, np.inf, np.nan):  # never three in a row
-        values = store.exchange({"w": np.full(4, factor, F32)}, update=update)
+        values = store.exchange(ModelStep({"w": np.full(4, factor, F32)}, update=update))
         assert np.isfinite(values["w"]).all()
     assert store.pull()["w"].tolist() == [2.0] * 4
     with pytest.raises(rw.errors.NonFiniteGradientError, match=r"an optimizer on the worker.*'w'"):
-        store.exchange({"w": np.full(4, np.nan, F32)}, update=update)
+        store.exchange(ModelStep({"w": np.full(4, np.nan, F32)}, update=update))
 
 
 # -- moving averages -------------------------------------------------------------------------
@@ -358,8 +363,10 @@ def test_averages_go_on_from_where_a_step_took_them(make: Callable[[], Any]) -> 
         values = store.pull()
         counted = MovedAverage(values["seen"], np.asarray(values["seen"] + 1), 0.0)
         values = store.exchange(
-            {"w": np.full(2, 30, F32)},
-            averages={"mean": moved(values["mean"], 4.0), "seen": counted},
+            ModelStep(
+                {"w": np.full(2, 30, F32)},
+                averages={"mean": moved(values["mean"], 4.0), "seen": counted},
+            )
         )
         # The norm that is clipped is that of gradients alone.
         np.testing.assert_allclose(values["w"], -number * np.sqrt(0.5), rtol=1e-6)
@@ -379,7 +386,7 @@ def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None
     for number in range(1, 11):
         rule.learning_rate = 1 / number
         averages = {"mean": moved(values["mean"], 4.0)}
-        values = store.exchange({"w": np.ones(2, F32)}, averages=averages)
+        values = store.exchange(ModelStep({"w": np.ones(2, F32)}, averages=averages))
     assert progress.pushes == before + 10
     strategy.barrier()
     np.testing.assert_allclose(store.pull()["mean"], 4 - 4 * 0.75**10, rtol=1e-6)
@@ -395,9 +402,11 @@ def test_nan_of_a_gradient_changes_no_average(own: bool, name: str) -> None:
     store = ArrayStore(first, rule, strategy)
     for gradient, expected in ((np.nan, 1.0), (1.0, 1.25)):
         values = store.exchange(
-            {"w": np.full(2, gradient, F32)},
-            update=(lambda given: given) if own else None,
-            averages={"mean": moved(first["mean"], 2.0)},
+            ModelStep(
+                {"w": np.full(2, gradient, F32)},
+                update=(lambda given: given) if own else None,
+                averages={"mean": moved(first["mean"], 2.0)},
+            )
         )
         assert values["mean"].tolist() == [expected] * 2
 
@@ -408,15 +417,17 @@ def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
     first = {name: np.ones(2, F32) for name in ("w", "mean", "own")}
     store = ArrayStore(first, {"w": rw.optimizers.SGD(1.0)}, strategy)
     average = moved(first["mean"], 2.0 if np.isnan(gradient) else np.nan)
-    values = store.exchange({"w": np.full(2, gradient, F32)}, averages={"mean": average})
+    values = store.exchange(ModelStep({"w": np.full(2, gradient, F32)}, averages={"mean": average}))
     assert {name: each.tolist() for name, each in values.items()} == {
         name: [1, 1] for name in first
     }
     assert strategy.global_step == 0
     values = store.exchange(
-        {"w": np.full(2, gradient, F32)},
-        averages={"mean": average},
-        assigned={"own": np.full(2, 5, F32)},
+        ModelStep(
+            {"w": np.full(2, gradient, F32)},
+            averages={"mean": average},
+            assigned={"own": np.full(2, 5, F32)},
+        )
     )
     assert values["mean"].tolist() == [1, 1]
     assert values["own"].tolist() == [5, 5]
@@ -425,8 +436,8 @@ def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
 def test_averages_of_a_layer_that_did_not_compute_stay_what_others_made_of_them() -> None:
     store = ArrayStore({"mean": np.zeros(2, F32)}, None, rw.distribute.ParameterServerStrategy())
     old = np.zeros(2, F32)
-    store.exchange({}, averages={"mean": moved(old, 4.0)})
-    values = store.exchange({}, averages={"mean": MovedAverage(old, old.copy(), 0.25)})
+    store.exchange(ModelStep({}, averages={"mean": moved(old, 4.0)}))
+    values = store.exchange(ModelStep({}, averages={"mean": MovedAverage(old, old.copy(), 0.25)}))
     assert values["mean"].tolist() == [1, 1]
 
 
@@ -441,7 +452,11 @@ def test_replicas_of_a_process_move_an_average_once() -> None:
         for update in (None, lambda given: given):
             values = store.pull()
             values = store.exchange(
-                {"w": np.ones(2, F32)}, update=update, averages={"mean": moved(values["mean"], 4.0)}
+                ModelStep(
+                    {"w": np.ones(2, F32)},
+                    update=update,
+                    averages={"mean": moved(values["mean"], 4.0)},
+                )
             )
         assert values["mean"].tolist() == [1.75, 1.75]
     finally:
@@ -458,9 +473,11 @@ def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoi
             {"w": np.zeros(2, F32)}, None, strategy, of_worker=True, tables={"state": state}
         )
         store.exchange(
-            {"w": np.ones(2, F32)},
-            update=lambda given: given,
-            kept=lambda: {"state": np.array(7, F32)},
+            ModelStep(
+                {"w": np.ones(2, F32)},
+                update=lambda given: given,
+                kept=lambda: {"state": np.array(7, F32)},
+            )
         )
         assert state.numpy() == 7
     finally:
@@ -488,13 +505,15 @@ def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
 
     monkeypatch.setattr(session, "begin", count)
     values = store.exchange(
-        {"b": np.ones((), F32)},
-        update=lambda _: made,
-        kept=lambda: {"seen": np.asarray(1, np.int64)},
+        ModelStep(
+            {"b": np.ones((), F32)},
+            update=lambda _: made,
+            kept=lambda: {"seen": np.asarray(1, np.int64)},
+        )
     )
     assert values["w"][:, 0].tolist() == [0, 2, 0, 1]
     assert (float(values["b"]), int(values["seen"])) == (2, 1)
     assert (len(pushes), strategy.global_step) == (1, 1)
     with pytest.raises(rw.errors.ShapeMismatchError, match=r"assign_add of 'b' .*shape \(3,\)"):
-        store.exchange({}, update=lambda _: {"b": np.ones(3, F32)})
-    assert float(store.exchange({}, update=lambda _: {"b": np.ones((), F32)})["b"]) == 3
+        store.exchange(ModelStep({}, update=lambda _: {"b": np.ones(3, F32)}))
+    assert float(store.exchange(ModelStep({}, update=lambda _: {"b": np.ones((), F32)}))["b"]) == 3

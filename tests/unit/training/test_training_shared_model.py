@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from ropewalk.training.array_store import ModelStep
 from ropewalk.training.kept_state import KeptState
 from ropewalk.training.program_changes import ProgramChanges
 from ropewalk.training.shared_model import SharedModel
@@ -95,14 +96,14 @@ def test_values_are_those_of_the_arrays_and_a_restored_count_is_followed() -> No
     assert count is not None
     model = SharedModel({"w": np.zeros(1)}, rule, strategy, kept=None, count=count, mean=True)
     for expected in (-1.0, -3.0, -6.0):
-        values = model.exchange({"w": np.ones(1)}, averages={})
+        values = model.exchange(ModelStep({"w": np.ones(1)}, averages={}))
         assert list(values) == ["w"]
         assert values["w"] == expected
     (name,) = count.first
     model.store.assign({name: np.float64(1)})
     assert list(model.pull()) == ["w"]
     assert count.known == 1
-    assert model.exchange({"w": np.ones(1)}, averages={})["w"] == -8
+    assert model.exchange(ModelStep({"w": np.ones(1)}, averages={}))["w"] == -8
 
 
 def changes(*, chief: bool) -> tuple[ProgramChanges, list[Any]]:
