@@ -37,8 +37,7 @@ from ..distribute.strategies.multi_worker import (
 )
 from ..distribute.strategies.one_device import OneDeviceStrategy
 from ..distribute.strategies.parameter_server import ParameterServerStrategy
-from ..distribute.strategies.run_options import RunOptions
-from ..distribute.strategies.strategy import Strategy
+from ..distribute.strategies.strategy import RunOptions, Strategy
 from ..distribute.variables.aggregating import AggregatingVariable
 from ..distribute.variables.mirrored import (
     DistributedVariable,

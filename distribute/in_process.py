@@ -26,6 +26,7 @@ from ..engine.push_target import Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges
 from ..server.ps.layout_compiler import compile_layout
+from .base.interface import Updates
 from .base.moved_average import MovedAverage
 from .local_ps import LocalPs, OwnMemory
 
@@ -41,9 +42,6 @@ class HeldVariable(Protocol):
     def shape(self) -> Any:
         """Shape of the whole variable."""
 
-
-Updates = Sequence[tuple[Any, Sequence[tuple[Any, HeldVariable]]]]
-"""Optimizers, each with pairs of gradient and variable."""
 
 _MAX_PLANS = 64
 _ON_HOST = (np.ndarray, IndexedSlices)

@@ -15,9 +15,9 @@ import numpy as np
 from ...core.errors import ConfigurationError
 from ...distribute.base.contexts import get_replica_context
 from ...distribute.base.devices import in_task
+from ...distribute.base.interface import Arguments, Keywords
 from ...distribute.strategies.joining import runtime_of_job
 from ...distribute.strategies.mirrored import MirroredExtended
-from ...distribute.strategies.step_interface import Arguments, Keywords
 from ...distribute.strategies.strategy import Strategy
 from ...training.device_assignment import DeviceAssignment
 from ...training.extras import require

@@ -33,7 +33,7 @@ from .shared_payloads import (
     write_gathered,
     write_plain,
 )
-from .spans import cut_spans, runs_of
+from .spans import changed_parts
 
 log = logging.getLogger(__name__)
 
@@ -388,7 +388,7 @@ class OpenSession:
         if reply.error is not None:
             raise reply.error
         try:
-            into = self._changed_parts(request, reply, target)
+            into = changed_parts(request, reply, target, self._peer)
             if total_bytes(into) != reply.payload_bytes:
                 raise RefusedError(
                     f"{self._peer} sent {reply.payload_bytes} bytes for a pull of "
@@ -431,32 +431,6 @@ class OpenSession:
                 peer=self._peer,
             )
         return reply
-
-    def _changed_parts(
-        self, request: StepRequest, reply: StepReply, target: PullTarget
-    ) -> Sequence[memoryview]:
-        """Find the places of the payload, if it has some entries of the pull only; fill in the
-        others.
-        """
-        into, previous = target.into, target.previous
-        if not reply.changed or request.pull is None or previous is None:
-            return into
-        sizes = request.pull.sizes
-        if len(reply.changed) != -(-sizes.size // 8):
-            raise RefusedError(f"{self._peer} says what changed of another pull", peer=self._peer)
-        changed = np.unpackbits(
-            np.frombuffer(reply.changed, np.uint8), count=sizes.size, bitorder="little"
-        ).astype(np.bool_)
-        parts: list[memoryview] = []
-        for moved, start, stop in runs_of(changed, sizes):
-            for own, old in zip(
-                cut_spans(into, start, stop), cut_spans(previous, start, stop), strict=True
-            ):
-                if moved:
-                    parts.append(own)
-                elif previous is not into:
-                    own[:] = old
-        return parts
 
     def _give_up_memory(self, why: str) -> None:
         """Send payloads over the socket from now on."""

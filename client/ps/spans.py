@@ -1,4 +1,4 @@
-"""Cutting the places where a pull lands. Pure."""
+"""Cutting the places where a pull lands: what of them an answer has."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 
 from ...core.arrays.dtypes import Array
+from ...core.errors import RefusedError
+from ...core.wire.steps import PullTarget, StepReply, StepRequest
 
 
 def runs_of(changed: Array, sizes: Array) -> Iterator[tuple[bool, int, int]]:
@@ -35,3 +37,33 @@ def cut_spans(spans: Sequence[memoryview], start: int, stop: int) -> list[memory
             pieces.append(span[low:high])
         offset += len(span)
     return pieces
+
+
+def changed_parts(
+    request: StepRequest, reply: StepReply, target: PullTarget, peer: str
+) -> Sequence[memoryview]:
+    """Find the places of the payload, if it has some entries of the pull only; fill in the
+    others.
+
+    Raises:
+        RefusedError: The reply is one to another pull.
+    """
+    into, previous = target.into, target.previous
+    if not reply.changed or request.pull is None or previous is None:
+        return into
+    sizes = request.pull.sizes
+    if len(reply.changed) != -(-sizes.size // 8):
+        raise RefusedError(f"{peer} says what changed of another pull", peer=peer)
+    changed = np.unpackbits(
+        np.frombuffer(reply.changed, np.uint8), count=sizes.size, bitorder="little"
+    ).astype(np.bool_)
+    parts: list[memoryview] = []
+    for moved, start, stop in runs_of(changed, sizes):
+        for own, old in zip(
+            cut_spans(into, start, stop), cut_spans(previous, start, stop), strict=True
+        ):
+            if moved:
+                parts.append(own)
+            elif previous is not into:
+                own[:] = old
+    return parts

@@ -1,5 +1,6 @@
 """Runs closures: reads what a coordinator sent, calls it, and describes what came of it."""
 
+import faulthandler
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +19,6 @@ from ..strategies.parameter_server import ParameterServerStrategy
 from ..variables.parameter_server import PsVariable
 from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
-from .deadline import ends_process_after
 from .failures import describe
 from .shipping import unpickle
 
@@ -239,3 +239,27 @@ class _WorkerPlace:
         if isinstance(resource, _Failed):
             raise resource.error
         return resource
+
+
+# The coordinator has said so by then, and a closure that is a little late keeps its process.
+GRACE_S = 1.0
+
+
+@contextmanager
+def ends_process_after(deadline_s: float, may_end_process: bool) -> Iterator[None]:
+    """End this process if what is done here takes too long, with the stacks of its threads.
+
+    The watch is a thread that needs no lock of Python's: it ends a loop in C as well.
+
+    Args:
+        deadline_s: Deadline that came with the closure; 0: none. Unit: seconds.
+        may_end_process: False: nothing is done.
+    """
+    if not deadline_s or not may_end_process:
+        yield
+        return
+    faulthandler.dump_traceback_later(deadline_s + GRACE_S, exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

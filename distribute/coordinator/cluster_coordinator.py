@@ -9,9 +9,9 @@ from typing import Any
 from ...core.argument_errors import ArgumentTypeError
 from ...core.errors import ConfigurationError
 from ...core.showing import Shown
+from ..base.interface import Arguments, Keywords, require_call_arguments
 from ..data.dataset import Dataset
 from ..strategies.parameter_server import ParameterServerStrategy
-from ..strategies.step_interface import Arguments, Keywords, require_call_arguments
 from .dispatcher import Dispatcher
 from .per_worker import DatasetFunction, PerWorkerDataset, PerWorkerValue
 from .remote_value import RemoteValue, fetch

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ..base.contexts import is_running
+from ..base.interface import Arguments, Keywords
 from ..runtime import ClusterRuntime, TaskProgress
 from ..variables.variable import Variable
 from .cross_device_ops import CrossDeviceOps
 from .extended import StrategyExtended
 from .reducer import Reducer
-from .step_interface import Arguments, Keywords
 from .strategy import Strategy
 from .synchronous_steps import OneWorker, SynchronousSteps
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
@@ -16,7 +16,7 @@ from ..base.contexts import (
 )
 from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
-from ..base.interface import StrategyInterface
+from ..base.interface import Arguments, ExtendedInterface, Keywords, StrategyInterface
 from ..base.reductions import ReduceOp
 from ..base.values import (
     DistributedValues,
@@ -27,6 +27,7 @@ from ..base.values import (
     select_component,
 )
 from ..data.options import AutoShardPolicy
+from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
 from ..variables.spec import VariableSpec
@@ -35,11 +36,13 @@ from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, 
 from .local_updates import apply_locally
 from .reducer import Reducer
 from .replica_runner import ReplicaRunner
-from .step_interface import Arguments, Keywords, StepInterface
 from .table_rows import TableRows
 
+if TYPE_CHECKING:
+    from .steps_alone import StepsAlone
 
-class StrategyExtended(StepInterface):
+
+class StrategyExtended(ExtendedInterface):
     """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
 
     Args:
@@ -338,6 +341,16 @@ class StrategyExtended(StepInterface):
         for _, variable in pairs:
             self._require_own(variable)
         apply_locally(optimizer, pairs)
+
+    @property
+    def alone(self) -> "StepsAlone | None":
+        """Steps on a program's own arrays; None: other processes have the variables, too."""
+        return None
+
+    def iterations(self, variables: Sequence[Variable]) -> int:
+        """Return how often an optimizer has updated these variables."""
+        updates = (holder.updates for each in variables for holder in holders_of(each))
+        return max(updates, default=0)
 
     # -- reducing ----------------------------------------------------------------------------
 

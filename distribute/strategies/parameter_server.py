@@ -25,6 +25,7 @@ from ...core.wire.compression import WireFormat
 from ...core.wire.steps import Operation
 from ..base.contexts import is_running
 from ..base.devices import HOST, compute_devices, task_name
+from ..base.interface import Arguments, Keywords, Updates
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_norm
 from ..data.options import AutoShardPolicy
@@ -43,8 +44,7 @@ from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import ServerStep
 from .server_tables import ServerTables
-from .step_interface import Arguments, Keywords
-from .steps_alone import StepsAlone, Updates
+from .steps_alone import StepsAlone
 from .strategy import Strategy
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from ..base.contexts import Frame, ReplicaContext, entered, is_running
 from ..base.devices import is_gpu, on_device
 from ..base.interface import StrategyInterface
 from ..base.values import regroup, select_replica
-from .replica_barrier import ReplicaBarrier
-from .replica_thread import ReplicaThread
+from .replica_barrier import ReplicaBarrier, ReplicaThread
 
 _INTERRUPT_CHECK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
 

@@ -20,10 +20,9 @@ from ...core.process import optimizer_steps
 from ...core.wire.steps import Operation
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
-from .delayed_rows import DelayedRows
 from .finite_updates import FiniteUpdates
 from .lost_writes import LostWrites
-from .step_writes import StepWrites, values_of
+from .step_writes import DelayedRows, StepWrites, values_of
 
 _NO_VALUES: Mapping[str, Array | None] = {}
 

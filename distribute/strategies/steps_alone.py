@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.arrays.dtypes import Array
 from ...core.errors import NonFiniteGradientError
 from ..base.contexts import is_running, require_own
-from ..base.interface import StrategyInterface
+from ..base.interface import StrategyInterface, Updates
 from ..base.moved_average import MovedAverage
 from ..runtime import ClusterRuntime
 from ..variables.variable import Variable
@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # they load the server, which a worker of a cluster has no us
     from ..own_arrays import OwnArrays, OwnValues
 
 Pairs = Sequence[tuple[Variable, Array]]
-Updates = Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]]
-"""Optimizers, each with pairs of gradient and variable."""
 
 
 class StepsAlone:

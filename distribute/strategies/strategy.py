@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from ...core.process import on_import
 from ...core.process.tracebacks import fold_uncaught
@@ -17,6 +17,7 @@ from ..base.contexts import (
     top_frame,
 )
 from ..base.devices import HOST
+from ..base.interface import Arguments, Keywords, require_call_arguments
 from ..base.reductions import ReduceOp, axis_number
 from ..base.values import (
     DistributedValues,
@@ -31,7 +32,21 @@ from ..data.options import InputContext, InputOptions
 from ..data.pipelines import distribute_dataset, distribute_from_function
 from ..variables.variable import Variable
 from .extended import StrategyExtended
-from .step_interface import Arguments, Keywords, require_call_arguments
+
+
+class RunOptions(NamedTuple):
+    """Options of ``run``, as ``tf.distribute.RunOptions``. Accepted without effect: shapes are
+    never fixed ahead.
+
+    Attributes:
+        experimental_enable_dynamic_batch_size: TensorFlow's.
+        experimental_bucketizing_dynamic_shape: TensorFlow's.
+        experimental_xla_options: TensorFlow's.
+    """
+
+    experimental_enable_dynamic_batch_size: bool = True
+    experimental_bucketizing_dynamic_shape: bool = False
+    experimental_xla_options: Any = None
 
 
 class Scope:

@@ -11,8 +11,8 @@ import pytest
 from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
+from ropewalk.client.ps.direct_pull import MemoryReading
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.reading import MemoryReading
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.arrays.dtypes import Array

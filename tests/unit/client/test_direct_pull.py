@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.ps import direct_pull, reading
-from ropewalk.client.ps.direct_pull import DirectPull
-from ropewalk.client.ps.reading import Copy, MemoryReading
+from ropewalk.client.ps import direct_pull
+from ropewalk.client.ps.direct_pull import Copy, DirectPull, MemoryReading
 from ropewalk.core.arrays.copying import copy_into
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
@@ -472,7 +471,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ropewalk.client.ps.reading.READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ropewalk.client.ps.direct_pull.READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)
@@ -513,7 +512,7 @@ def test_what_changes_while_it_is_copied_is_copied_again(monkeypatch: pytest.Mon
 
 def test_a_ps_that_ends_while_it_writes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed inside a kernel, it leaves the sequence odd for ever."""
-    monkeypatch.setattr(reading, "READ_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 5.0)
     sequence = np.ones(1, np.int64)
     asked: list[bool] = []
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ropewalk.client.ps import direct_pull
-from ropewalk.client.ps.direct_pull import DirectRows
-from ropewalk.client.ps.reading import MemoryReading
+from ropewalk.client.ps.direct_pull import DirectRows, MemoryReading
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.wire.memory import MemoryLocation, MemoryRegion
 from ropewalk.core.wire.steps import (

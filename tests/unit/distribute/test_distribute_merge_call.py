@@ -22,8 +22,8 @@ from ropewalk.distribute import (
     Strategy,
 )
 from ropewalk.distribute.strategies import replica_runner
+from ropewalk.distribute.strategies.replica_barrier import ReplicaThread
 from ropewalk.distribute.strategies.replica_runner import ReplicaRunner
-from ropewalk.distribute.strategies.replica_thread import ReplicaThread
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -18,7 +18,7 @@ from ropewalk.distribute import (
     PerReplica,
     Strategy,
 )
-from ropewalk.distribute.strategies.replica_thread import ReplicaThread
+from ropewalk.distribute.strategies.replica_barrier import ReplicaThread
 
 pytestmark = pytest.mark.timeout(30)
 
