@@ -14,7 +14,7 @@ from benchmarks.cases import CASES, Case
 from benchmarks.pairs import Pair, compare, measure_pair
 from benchmarks.running import connected, parameter_server
 from benchmarks.step import define, gradients_of
-from ropewalk.annexes.certificates.authority import issue, make_authority, write_pair
+from ropewalk.annexes.certificates.command import issue, make_authority, write_pair
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.access.principal import Principal

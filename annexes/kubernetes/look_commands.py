@@ -1,19 +1,97 @@
-"""The commands of ``ropewalk k8s`` that look at jobs: status, list and logs."""
+"""View of the status of a job on Kubernetes: for people a table, for programs JSON."""
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
 from ...launch.screen.echo import echo
+from ...launch.screen.status_table import human_seconds
+from ...launch.screen.tables import new_table
 from .command import Found, connect_api, json_option, of_job, where_options
+from .job_status import ClusterStatus, TaskLine
+from .observing import JobRow
 
 if TYPE_CHECKING:
     from .job_status import ClusterStatus
+
+Json = dict[str, Any]
+
+_WIDE = 120
+PHASE_STYLES = {"Running": "green", "Done": "green", "Failed": "red"}
+_STYLES = {**PHASE_STYLES, "OOMKilled": "red", "Missing": "red"}
+
+
+def status_json(status: ClusterStatus) -> str:
+    """Write the status as an object in one line."""
+    return json.dumps(asdict(status))
+
+
+def status_view(status: ClusterStatus, width: int) -> Group:
+    """Make a line for the job, and a table of its tasks; below 120 columns without pods and
+    nodes.
+    """
+    wide = width >= _WIDE
+    more = ("pod", "node") if wide else ()
+    names = ("task", "state", "age", "restarts", *more, "reason")
+    table = new_table(*names, right=("age", "restarts"))
+    for line in status.tasks:
+        style = _STYLES.get(line.state, "yellow")
+        table.add_row(
+            line.task,
+            Text(line.state, style),
+            "" if line.age_s is None else human_seconds(line.age_s),
+            str(line.restarts or ""),
+            *((line.pod, line.node) if wide else ()),
+            _reason(line),
+        )
+    return Group(Text(headline(status), style="bold"), *([table] if status.tasks else []))
+
+
+def headline(status: ClusterStatus) -> str:
+    """Write a line such as ``digits: Running: step 1200 of 3000``."""
+    parts = [status.name, status.phase, status.reason or status.progress.words]
+    return ": ".join(filter(None, parts))
+
+
+def _reason(line: TaskLine) -> str:
+    return f"{line.reason} → {line.remedy}" if line.remedy else line.reason
+
+
+def rows_json(rows: Sequence[JobRow]) -> str:
+    """Write a list in one line."""
+    return json.dumps([asdict(row) for row in rows])
+
+
+def rows_view(rows: Sequence[JobRow]) -> Table:
+    """Make a table, a line for each job."""
+    table = new_table("job", "phase", "running", "age", "step", "steps/s", "checkpoint", "reason")
+    for row in rows:
+        progress = row.progress
+        goal = f"/{progress.goal}" if progress.goal else ""
+        table.add_row(
+            row.name,
+            Text(row.phase, PHASE_STYLES.get(row.phase, "yellow")),
+            f"{row.running}/{row.tasks}",
+            human_seconds(row.age_s),
+            f"{progress.step}{goal}",
+            progress.rate,
+            progress.checkpoint_step,
+            row.reason,
+        )
+    return table
+
+
+# -- The commands of ``ropewalk k8s`` that look at jobs: status, list and logs -----------------
 
 
 @click.command("status")
@@ -43,7 +121,6 @@ def status_command(find: Found, watch: bool, as_json: bool) -> None:
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:
     from ...launch.screen.terminal import TerminalConsole
-    from .status_view import status_json, status_view
 
     if as_json:
         echo(status_json(status))
@@ -70,7 +147,6 @@ def _live(*, as_json: bool) -> Iterator[Callable[["ClusterStatus"], None]]:
     from rich.live import Live
 
     from ...launch.screen.terminal import TerminalConsole
-    from .status_view import status_view
 
     console = TerminalConsole()
     with Live(console=console, auto_refresh=False) as live:
@@ -87,7 +163,6 @@ def list_command(context: str, namespace: str, as_json: bool) -> None:
     """
     from ...launch.screen.terminal import TerminalConsole
     from .observing import list_jobs
-    from .status_view import rows_json, rows_view
 
     api = connect_api(context, namespace, None)
     rows = list_jobs(api)
@@ -113,7 +188,6 @@ def logs_command(find: Found, tasks: tuple[str, ...], follow: bool, tail: int) -
     """
     from .logs import LogFollower, read_logs
     from .observing import observe
-    from .status_view import headline
 
     api, name = find()
 

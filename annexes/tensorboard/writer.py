@@ -1,28 +1,120 @@
-"""Events on their way to a file: a bounded queue, and a thread that empties it.
-
-Adding an event does not wait for the disk. Only where the queue is full it waits a moment,
-then the event is dropped and counted: summaries are for looking, and no reason to hold up, or to
-end, a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
-``close`` raise.
+"""Event files in a folder: one that grows on this machine's file systems; on object stores, which
+append nothing, one more with every flush. TensorBoard reads both in the order of their names.
 """
 
 import atexit
+import contextlib
+import itertools
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import IO, Protocol
 
-from ...core.errors import RopewalkError, StorageError
+from ...core.checkpoint.file_systems import open_folder
+from ...core.checkpoint.folder import Folder
+from ...core.checkpoint.local_folder import LocalFolder
+from ...core.errors import ConfigurationError, RopewalkError, StorageError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread, nobody_waits
-from .encoding import event_of, scalars
-from .files import EventFile, open_event_file
+from .encoding import event_of, record_of, scalars, version_event
 
 log = logging.getLogger(__name__)
+
+_number = itertools.count()
+
+
+class EventFile(Protocol):
+    """Takes events; used by one thread."""
+
+    def write(self, events: Sequence[bytes]) -> None:
+        """Take serialized events.
+
+        Raises:
+            OSError: The file system refused.
+        """
+
+    def flush(self) -> None:
+        """Let readers see what was written; errors as of :meth:`write`."""
+
+    def close(self) -> None:
+        """End the file; errors as of :meth:`write`."""
+
+
+def open_event_file(logdir: str, suffix: str = "") -> EventFile:
+    """Open a new file in a folder, which is made if it is missing.
+
+    Args:
+        logdir: Path or fsspec URL.
+        suffix: Suffix of the file's name.
+
+    Raises:
+        ConfigurationError: No file system supports such URLs, or its package is not installed.
+        OSError: The file system refused.
+    """
+    try:
+        folder = open_folder(logdir)
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(
+            f"event files cannot be written to {logdir!r}: {error}", path=logdir
+        ) from error
+    folder.make()
+    host = socket.gethostname().replace("/", "-")
+    name = f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.{next(_number)}"
+    if isinstance(folder, LocalFolder):
+        return _GrowingFile(folder, f"{name}{suffix}")
+    return _Parts(folder, name, suffix)
+
+
+class _GrowingFile:
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._open = contextlib.ExitStack()
+        self._stream: IO[bytes] = self._open.enter_context(folder.create(name))
+        self.write([version_event()])
+        self.flush()
+
+    def write(self, events: Sequence[bytes]) -> None:
+        self._stream.write(b"".join(map(record_of, events)))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class _Parts:
+    def __init__(self, folder: Folder, name: str, suffix: str) -> None:
+        self._folder, self._name, self._suffix = folder, name, suffix
+        self._written = 0
+        self._records: list[bytes] = []
+
+    def write(self, events: Sequence[bytes]) -> None:
+        self._records += map(record_of, events)
+
+    def flush(self) -> None:
+        if not self._records:
+            return
+        data = b"".join([record_of(version_event()), *self._records])
+        self._folder.put(f"{self._name}.{self._written:06d}{self._suffix}", data)
+        self._written += 1
+        self._records.clear()
+
+    def close(self) -> None:
+        self.flush()
+
+
+# -- Events on their way to a file: a bounded queue, and a thread that empties it --------------
+# Adding an event does not wait for the disk. Only where the queue is full it waits a moment, then
+# the event is dropped and counted: summaries are for looking, and no reason to hold up, or to end,
+# a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
+# ``close`` raise.
+
 _dropped = RareLog(log)
 
 _ROOM_S = 1.0  # a burst, such as a histogram of every variable, is written in this time

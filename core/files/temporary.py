@@ -1,19 +1,19 @@
-"""Temporary folders that do not stay for long: one that a killed process left is removed by the
-next process that makes one of its kind, in the background.
+"""Folders that are removed in the background.
 
-A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So these
-folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner comes,
-and only without one in ``/tmp``; and one that has been removed all the same is made anew.
+What a program leaves behind may be large or not removable at all, and whoever has run it has better
+things to do: a thread for each folder removes it. If it fails or hangs, nobody waits for it; at the
+end of the process it just stops.
 """
 
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,56 @@ from pathlib import Path
 from ..errors import StorageError
 from ..process.threads import new_thread, nobody_waits
 from ..settings import read_environment
-from .remover import remove_later
+from .tree_removal import remove_tree
 from .trusted_folder import UnsafeFolderError, check_way
 from .user_folders import cache_folder
+
+log = logging.getLogger(__name__)
+
+
+def remove_later(
+    path: Path,
+    then: Callable[[], object] = lambda: None,
+    remove: Callable[[Path], None] = remove_tree,
+) -> threading.Event:
+    """Remove a folder in the background; returns an event that is set when this is over.
+
+    Args:
+        path: Path of the folder. A missing one counts as removed.
+        then: Called afterwards in the thread, even if something is left.
+        remove: Removes a folder; tests replace it.
+    """
+    over = threading.Event()
+
+    def work() -> None:
+        try:
+            _remove(path, remove)
+        finally:
+            then()
+            over.set()
+
+    new_thread("remover", work, failed=nobody_waits).start()
+    return over
+
+
+def _remove(path: Path, remove: Callable[[Path], None]) -> None:
+    try:
+        remove(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        what = f"{error.filename!r}: {error.strerror or error}"
+        log.warning(
+            "%s cannot be removed: %s; the next process of its kind tries again", path, what
+        )
+
+
+# -- Temporary folders that do not stay for long: one that a killed process left is removed by the
+# next process that makes one of its kind, in the background.
+#
+# A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So
+# these folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner
+# comes, and only without one in ``/tmp``; and one that has been removed all the same is made anew.
 
 _REMOVE_S = 5.0  # for which the end of a process waits; the next one goes on
 _RANDOM_BYTES = 9  # that the random end of a name has

@@ -25,9 +25,8 @@ from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
-from .enum_codes import EnumCodes
 from .memory import MemoryLocation, MemoryRegion
-from .same_fields import from_message, to_message
+from .same_fields import EnumCodes, from_message, to_message
 from .steps import (
     Encoding,
     HeldShard,

@@ -1,13 +1,149 @@
-"""The commands that have the name of a role: ``chief``, ``worker``, ``ps`` and ``evaluator``."""
+"""The commands that make this process a task of any role: ``run``, and ``lead``."""
 
+import sys
 from typing import Any
 
 import click
 
+from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core import annexes
+from ...core.errors import ConfigurationError
+from ...core.process.loading import quick_loading
+from ...worker.process.error_report import has_parent, take_error_report
+from ...worker.process.logs import set_up_logging
+from ...worker.process.program import find_program
 from ..options.program import SCRIPT_LAST, program_arguments
-from ..options.settings import settings_options, task_options
-from .tasks import print_tf_config_option, run_as_task
+from ..options.settings import (
+    OF_STANDALONE,
+    OF_THE_GATEWAY,
+    TaskFlags,
+    explain,
+    refuse_said,
+    resolve_task,
+    settings_options,
+    take_settings,
+    task_options,
+)
+from ..screen.echo import echo
+
+ROLES = ("chief", "worker", "ps", "evaluator")
+
+print_tf_config_option = click.option(
+    "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
+)
+
+
+@click.command("run", context_settings=SCRIPT_LAST)
+@program_arguments(required=False)
+@click.option("--role", type=click.Choice(ROLES), help="Instead of TF_CONFIG's task.type.")
+@print_tf_config_option
+@task_options
+@settings_options()
+def run_command(
+    script: str | None,
+    arguments: tuple[str, ...],
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT in the role that TF_CONFIG (or the flags) give this process.
+
+    A ps serves and does not run it. Without TF_CONFIG this process is the whole cluster.
+    """
+    run_as_task(script, arguments, module=module, print_tf_config=print_tf_config, **flags)
+
+
+@click.command("lead", hidden=True)
+@task_options
+@settings_options()
+def lead_command(**flags: Any) -> None:
+    """Lead a job whose program runs elsewhere."""
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    task = resolve_task(TaskFlags(role=CHIEF, **flags))
+    from ...worker.daemon import run_leader
+
+    sys.exit(run_leader(task, settings))
+
+
+def run_as_task(
+    script: str | None,
+    arguments: tuple[str, ...],
+    *,
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
+) -> None:
+    """Run a task as its command line asks, and end the process.
+
+    Args:
+        script: The program, if there is one.
+        arguments: Arguments of the program.
+        module: Whether ``script`` names a module.
+        print_tf_config: Show the cluster, and return.
+        flags: Flags of the task and of its settings.
+    """
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    role = flags.get("role")
+    task = resolve_task(TaskFlags(**flags))
+    if print_tf_config:
+        from rich.table import Table
+
+        from ..screen.terminal import TerminalConsole
+
+        echo(task.tf_config())
+        table = Table(show_header=True, header_style="bold")
+        for name in ("what", "value", "from"):
+            table.add_column(name, overflow="fold")
+        for row in explain(task):
+            table.add_row(*row)
+        TerminalConsole(stderr=True).print(table)
+        return
+    is_daemon = settings.standalone or (script is None and role == CHIEF)
+    _refuse_useless(task, is_daemon=is_daemon)
+    if settings.supervise and not has_parent():
+        container = annexes.the("container", "kubernetes", "the setting supervise")
+        sys.exit(container.run_supervised(task, sys.argv[1:], settings))
+    if is_daemon:
+        if script is not None:
+            raise ConfigurationError(
+                f"a standalone cluster runs what drivers submit, so leave out {script}, or "
+                "--standalone"
+            )
+        take_error_report()  # of this daemon, not of the tasks it starts
+        service = annexes.the("standing_cluster", "service", "--standalone")
+        sys.exit(service.run_standalone(task, settings))
+    # Imported late: the daemon loads grpc, which printing the cluster does not need.
+    with quick_loading():
+        from ...worker.daemon import run_task
+
+    is_ps = task.task.type == PS
+    program = find_program(script, module=module) if script is not None and not is_ps else None
+    sys.exit(run_task(task, settings, program, arguments))
+
+
+def _refuse_useless(task: ResolvedTask, *, is_daemon: bool) -> None:
+    """Refuse flags that have no effect for this process.
+
+    Raises:
+        ConfigurationError: The command line has one of them.
+    """
+    if is_daemon:
+        refuse_said(
+            ["chief_returns", "stay_without_chief"],
+            "a standalone cluster knows which lost tasks of a job are started again",
+        )
+        if task.task.type != CHIEF:
+            refuse_said(["model_dir", *OF_THE_GATEWAY], "the chief of a standalone cluster has it")
+        return
+    refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
+    if not task.spec and task.task.type != PS:
+        refuse_said(["host"], "without a cluster this process is alone, and serves loopback")
+
+
+# -- The commands that have the name of a role: ``chief``, ``worker``, ``ps`` and ``evaluator`` --
 
 _TEXTS = {
     "ps": "Serve variables until the job is over.",

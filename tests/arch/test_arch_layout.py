@@ -140,14 +140,14 @@ _LOADED = {
     ),
     "a worker": (
         "launch.cli",
-        "launch.commands.tasks",
+        "launch.commands.roles",
         "worker.daemon",
         "worker.job_task",
         "worker.data_plane.servers",
         "api.distribute",
         "distribute.optimizers",
     ),
-    "a ps": ("launch.cli", "launch.commands.tasks", "worker.daemon", "server.ps.server"),
+    "a ps": ("launch.cli", "launch.commands.roles", "worker.daemon", "server.ps.server"),
 }
 # How many modules of the project that is, and of all: most of the time of a start.
 _MOST = {"a launcher": (83, 400), "a worker": (330, 860), "a ps": (218, 660)}

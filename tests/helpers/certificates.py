@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ropewalk.annexes.certificates.authority import Authority, Issued, issue, make_authority
+from ropewalk.annexes.certificates.command import Authority, Issued, issue, make_authority
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
 

@@ -46,7 +46,7 @@ _LIBRARIES = (
     "fsspec", "sklearn.datasets", "numba",
 )  # fmt: skip
 _OURS = (
-    "ropewalk.launch.cli", "ropewalk.launch.commands.tasks", "ropewalk.launch.commands.local",
+    "ropewalk.launch.cli", "ropewalk.launch.commands.roles", "ropewalk.launch.commands.local",
     "ropewalk.launch.local.run", "ropewalk.launch.local.result",
     "ropewalk.worker.daemon",
     "ropewalk.server.ps.server", "ropewalk.server.chief.server", "ropewalk.client.chief.calls",

@@ -12,8 +12,8 @@ import pytest
 from helpers.api_server import client_of, serve_api
 from helpers.job_objects import digits
 from helpers.manifests import BUILT, build, pod_templates
-from ropewalk.annexes.jobfile.gang_part import Gang
 from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.parts import Gang
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.annexes.kubernetes.client.api import KINDS, KubernetesApi
 from ropewalk.annexes.kubernetes.code import PART_BYTES, pack_code

@@ -15,9 +15,9 @@ from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.look_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.observing import observe
-from ropewalk.annexes.kubernetes.status_view import headline
 from ropewalk.core.errors import (
     ConfigurationError,
     IncompatibleError,

@@ -9,14 +9,14 @@ from click.testing import Result
 from helpers.job_objects import DIGITS, digits, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import Listed
-from ropewalk.annexes.jobfile.gang_part import Gang
 from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.parts import Gang
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.look_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.annexes.kubernetes.observing import observe
-from ropewalk.annexes.kubernetes.status_view import headline
 from ropewalk.core.errors import ConfigurationError
 
 

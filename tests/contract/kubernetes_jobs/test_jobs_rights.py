@@ -12,8 +12,8 @@ import yaml
 from helpers.job_objects import digits, ready, task_pod
 from helpers.kubernetes_cluster import Asked, KubernetesCluster
 from helpers.manifests import BUILT, K8S, build
-from ropewalk.annexes.jobfile.gang_part import Gang
 from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.jobfile.parts import Gang
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.annexes.kubernetes.client.watching import ObjectFollower

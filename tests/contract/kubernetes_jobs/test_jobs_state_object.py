@@ -20,10 +20,10 @@ from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.waiting import wait_until
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.kubernetes.applying import apply_job
+from ropewalk.annexes.kubernetes.chiefs_pod import StatusTarget, StatusWriter, status_target
 from ropewalk.annexes.kubernetes.client.api import KubernetesApi, connect_task
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.status_objects import check_rendered
-from ropewalk.annexes.kubernetes.status_writer import StatusTarget, StatusWriter, status_target
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
@@ -137,7 +137,7 @@ def test_the_state_of_a_job_that_was_trained_is_done(
     def writer(locked_job: LockedJob) -> StatusWriter:
         return StatusWriter(locked_job, partial(connected, cluster), TARGET, look_s=0.05)
 
-    monkeypatch.setattr("ropewalk.annexes.kubernetes.status_writer.status_writer", writer)
+    monkeypatch.setattr("ropewalk.annexes.kubernetes.chiefs_pod.status_writer", writer)
 
     def train() -> None:
         strategy = rw.distribute.ParameterServerStrategy()

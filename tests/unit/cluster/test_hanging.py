@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.cluster.supervision.hanging import Seen, whom_to_kill
+from ropewalk.cluster.supervision.decisions import Seen, whom_to_kill
 from ropewalk.core.task import TaskId
 
 CHIEF = TaskId("chief", 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.cluster.resolvers.host_list import MAX_ITEMS, expand_counts, expand_host_list
+from ropewalk.cluster.resolvers.slurm import MAX_ITEMS, expand_counts, expand_host_list
 from ropewalk.core.errors import ConfigurationError
 
 

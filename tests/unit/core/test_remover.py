@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.core.files.remover import remove_later
+from ropewalk.core.files.temporary import remove_later
 
 
 def test_a_large_folder_does_not_hold_up_another_one(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import pytest
 from helpers.waiting import scaled, wait_until
 from ropewalk.core.errors import StorageError
 from ropewalk.core.files import temporary
-from ropewalk.core.files.remover import remove_later
-from ropewalk.core.files.temporary import TemporaryFolder
+from ropewalk.core.files.temporary import TemporaryFolder, remove_later
 from ropewalk.core.files.trusted_folder import UnsafeFolderError
 
 

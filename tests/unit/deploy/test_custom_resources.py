@@ -14,7 +14,7 @@ import pytest
 from helpers.job_objects import digits
 from helpers.late import Late
 from helpers.manifests import Manifest
-from ropewalk.annexes.jobfile.gang_part import Gang
+from ropewalk.annexes.jobfile.parts import Gang
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
 

@@ -7,7 +7,7 @@ import ropewalk as rw
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
 from ropewalk.launch import cli
-from ropewalk.launch.commands.doctor_checks import examine
+from ropewalk.launch.commands.doctor import examine
 
 SLIPS = {
     "grpc://chief:2222": "write 'chief:2222'",

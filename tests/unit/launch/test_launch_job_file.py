@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.job_objects import DIGITS, digits
-from ropewalk.annexes.jobfile.job_commands import EXAMPLE
+from ropewalk.annexes.jobfile.job_commands import EXAMPLE, job_schema
 from ropewalk.annexes.jobfile.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
 from ropewalk.annexes.jobfile.reading import parse_job, read_job
-from ropewalk.annexes.jobfile.schema import job_schema
 from ropewalk.annexes.jobfile.yaml_output import dump_yaml
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId

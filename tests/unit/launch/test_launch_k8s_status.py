@@ -8,9 +8,9 @@ import pytest
 from helpers.job_objects import CREATED, digits, ended, event, ready, task_pod
 from helpers.pod_listings import Listed, evicted, pulling, unschedulable
 from ropewalk.annexes.kubernetes.job_status import ClusterStatus, Observed, TaskLine, job_status
+from ropewalk.annexes.kubernetes.look_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.pod_state import pod_state
-from ropewalk.annexes.kubernetes.status_view import headline
 
 NOW = datetime(2026, 11, 20, 10, 1, 15, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from ropewalk.launch.processes.leftovers import end_detached
+from ropewalk.launch.processes.executor import end_detached
 
 
 def test_what_a_task_has_detached_is_ended_and_nothing_else() -> None:

@@ -13,7 +13,7 @@ import pytest
 from ropewalk.core.errors import ProjectError, ProjectTooLargeError
 from ropewalk.shipping import Package, PackageLimits, pack
 from ropewalk.shipping.largest import largest
-from ropewalk.shipping.project_files import read_regular
+from ropewalk.shipping.packing import read_regular
 
 
 def write(root: Path, **files: str) -> Path:

@@ -18,8 +18,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.server.ps.bases import Bases
 from ropewalk.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
-from ropewalk.worker.lead.checkpointer import Checkpointer
-from ropewalk.worker.lead.delta_policy import DeltaPolicy
+from ropewalk.worker.lead.checkpointer import Checkpointer, DeltaPolicy
 
 BASE = ("ckpt-0000000001", "xxh3:0")
 RECORD = TableRecord(max_rows=9, dim=1, dtype="float32", parts=2, rule={})
