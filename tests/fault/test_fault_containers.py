@@ -23,7 +23,8 @@ from ropewalk.core.task import TaskId
 from ropewalk.net.sockets import is_listening
 from ropewalk.net.this_machine import free_ports
 
-pytestmark = [pytest.mark.real_start, pytest.mark.usefixtures("no_process_left")]
+# A task that is started for real is a child of its container; one that is forked is the server's.
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 CHIEF, PS0, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -153,6 +154,7 @@ def start(write_program: Callable[..., str], tmp_path: Path) -> Iterator[Callabl
         each.close()
 
 
+@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
@@ -181,6 +183,7 @@ def test_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
     assert any("starts again here" in log for log in logs)
 
 
+@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tasks", [[PS0], [W0, CHIEF]], ids=["a ps", "a worker, then the chief"])
@@ -301,6 +304,7 @@ def test_a_task_is_told_what_its_container_was_told(tmp_path: Path) -> None:
     assert (code, output) == (0, "digits-status\n"), errors
 
 
+@pytest.mark.real_start
 def test_a_container_reaps_orphans_and_leaves_nothing_of_a_task_that_has_ended(
     tmp_path: Path,
 ) -> None:
@@ -358,6 +362,7 @@ def test_a_container_that_is_started_again_by_whatever_ends_stays_when_its_part_
     assert (tmp_path / "began").read_text() == "x"
 
 
+@pytest.mark.real_start
 def test_a_task_ends_when_its_parent_is_killed(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
@@ -462,6 +467,7 @@ def test_the_status_of_a_pod_gets_a_name_and_a_sentence(
     assert bool(file.read_text()) == bool(said)
 
 
+@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 def test_the_port_for_probes_stays_open_while_a_task_is_started_again_in_its_container(

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from helpers import processes
 from ropewalk.net.this_machine import free_ports
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -35,8 +35,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program.write_text(text)
         config = {"cluster": spec, "task": {"type": role, "index": 0}}
         given = [part for name, value in flags.items() for part in (f"--{name}", value)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ropewalk", "run", "--job-id", "mine", *given, str(program)],
+        process = processes.start(
+            [*processes.ROPEWALK, "run", "--job-id", "mine", *given, str(program)],
             env={"PATH": "/usr/bin", "HOME": str(tmp_path), "TF_CONFIG": json.dumps(config)},
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
