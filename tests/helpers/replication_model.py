@@ -27,6 +27,7 @@ moment unless it need not.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -272,6 +273,7 @@ class Found:
     trace: tuple[str, ...] = ()
 
 
+@cache
 def ps(index: int) -> TaskId:
     """A ps by its number."""
     return TaskId("ps", index)
@@ -748,49 +750,47 @@ def search(model: Model) -> Found:
     Raises:
         RuntimeError: There are more states than the bound.
     """
-    first = model.initial()
-    came: dict[State, tuple[State, str] | None] = {first: None}
-    before: dict[State, list[tuple[State, bool]]] = {}
+    states = [model.initial()]
+    numbers = {states[0]: 0}  # a state is hashed once for each move that leads to it
+    came: list[tuple[int, str] | None] = [None]
+    before: list[list[tuple[int, bool]]] = [[]]
     finished = []
-    queue = deque([first])
-    while queue:
-        state = queue.popleft()
+    for number, state in enumerate(states):
         if model.is_finished(state):
-            finished.append(state)
+            finished.append(number)
         for name, after in model.moves(state):
-            before.setdefault(after, []).append((state, name.startswith("the chief")))
-            if after in came:
+            reached = numbers.setdefault(after, len(states))
+            if reached < len(states):
+                before[reached].append((number, name.startswith("the chief")))
                 continue
-            came[after] = (state, name)
+            states.append(after)
+            came.append((number, name))
+            before.append([(number, name.startswith("the chief"))])
             wrong = model.violation(after)
             if wrong:
-                return Found(len(came), wrong, _trace(came, after))
-            if len(came) > model.bounds.states:
+                return Found(len(states), wrong, _trace(came, reached))
+            if len(states) > model.bounds.states:
                 raise RuntimeError(f"more than {model.bounds.states} states")
-            queue.append(after)
     ends, ends_alone = (_ending(finished, before, with_chief=each) for each in (True, False))
-    for state in came:
-        if state not in ends and not _is_excused(state, model):
-            return Found(len(came), "stuck", _trace(came, state))
-        if state not in ends_alone and model.is_handed_over(state):
-            return Found(len(came), "a handover waits for its chief", _trace(came, state))
-    return Found(len(came))
+    for number, state in enumerate(states):
+        if number not in ends and not _is_excused(state, model):
+            return Found(len(states), "stuck", _trace(came, number))
+        if number not in ends_alone and model.is_handed_over(state):
+            return Found(len(states), "a handover waits for its chief", _trace(came, number))
+    return Found(len(states))
 
 
 def _ending(
-    finished: list[State],
-    before: dict[State, list[tuple[State, bool]]],
-    *,
-    with_chief: bool,
-) -> set[State]:
+    finished: list[int], before: list[list[tuple[int, bool]]], *, with_chief: bool
+) -> set[int]:
     """The states from which all pushes can be answered, or the share be lost."""
     ends = set(finished)
     queue = deque(finished)
     while queue:
-        for state, is_of_chief in before.get(queue.popleft(), ()):
-            if state not in ends and (with_chief or not is_of_chief):
-                ends.add(state)
-                queue.append(state)
+        for number, is_of_chief in before[queue.popleft()]:
+            if number not in ends and (with_chief or not is_of_chief):
+                ends.add(number)
+                queue.append(number)
     return ends
 
 
@@ -807,9 +807,9 @@ def _marked(marks: tuple[int, ...], push: Push) -> tuple[int, ...]:
     return (*marks[: push.worker], number, *marks[push.worker + 1 :])
 
 
-def _trace(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+def _trace(came: list[tuple[int, str] | None], number: int) -> tuple[str, ...]:
     names = []
-    while (step := came[state]) is not None:
-        state, name = step
+    while (step := came[number]) is not None:
+        number, name = step
         names.append(name)
     return tuple(reversed(names))
