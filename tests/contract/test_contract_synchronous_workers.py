@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,10 @@ _used: set[str] = set()
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one replica each", "two replicas each"])
-def replicas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def replicas(request: pytest.FixtureRequest, plain_process: None) -> int:
     """So many per worker; no GPU."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
     rw.config.set_logical_cpu_devices(request.param)
-    yield request.param
-    rw.config.set_logical_cpu_devices(1)
+    return int(request.param)
 
 
 def addresses(count: int) -> list[str]:

@@ -120,16 +120,6 @@ def test_no_count_is_lost_or_doubled_or_old_in_a_few_faults(tmp_path: Path) -> N
 
 
 @pytest.mark.scenario
-@pytest.mark.needs("a bridged network")
-@pytest.mark.real_start
-@pytest.mark.usefixtures("no_process_left")
-def test_no_count_is_lost_or_doubled_on_hosts_of_their_own(tmp_path: Path) -> None:
-    with chaos(tmp_path, 5, on_hosts=True, ps=2) as made:
-        made.happen_together(made.part_worker, made.part_from_ps)
-        made.happen_together(made.cut_connections, made.strike_joiner)
-
-
-@pytest.mark.scenario
 @pytest.mark.parametrize("over", ["tls", pytest.param("tunnel", marks=pytest.mark.soak)])
 def test_no_count_is_lost_or_doubled_over_other_connections(tmp_path: Path, over: str) -> None:
     with chaos(tmp_path, 5, linked=True, ps=2, over=over) as made:

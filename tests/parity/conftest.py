@@ -4,7 +4,6 @@ installs it and runs them. Elsewhere they are left out.
 
 import os
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -32,15 +31,12 @@ def tf() -> Any:
 
 
 @pytest.fixture
-def both(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
+def both(tf: Any, plain_process: None) -> Both:
     """``theirs, ours = both(program)``: what it gave under TensorFlow and here, for what
     differs.
     """
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
     rw.config.set_logical_cpu_devices(DEVICES)
-    yield lambda program: (outcome(TensorFlow(tf), program), outcome(Ropewalk(), program))
-    rw.config.set_logical_cpu_devices(1)
+    return lambda program: (outcome(TensorFlow(tf), program), outcome(Ropewalk(), program))
 
 
 @pytest.fixture

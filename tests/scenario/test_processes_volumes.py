@@ -31,6 +31,7 @@ pytestmark = [
 IMAGE_USER = 10001
 OVERLAYS = [path.name for path in sorted((K8S / "overlays").iterdir())]
 RENDERED = [*(form.value for form in Form), "code"]
+OFTEN = ("prod", "tfjob", "code")  # of `make test`: the others have no volume that these lack
 
 
 @pytest.fixture
@@ -92,7 +93,13 @@ def files_of(objects: tuple[Manifest, ...], made: list[Pod]) -> dict[str, Files]
     return content
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, *RENDERED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak)
+        for name in (*OVERLAYS, *RENDERED)
+    ],
+)
 def test_pods_of_every_role_start_on_volumes_as_a_kubelet_makes_them(
     name: str,
     start: Callable[..., Running],

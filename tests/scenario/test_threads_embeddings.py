@@ -18,14 +18,7 @@ CHIEF = TaskId("chief", 0)
 KEYS = np.concatenate([np.arange(-40, 40), np.array([2**63 - 1, -(2**63)])])
 emb = rw.embedding
 
-pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster around us, no GPU."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("plain_process")]
 
 
 def training(steps: int) -> Callable[[], Array]:

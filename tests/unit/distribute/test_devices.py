@@ -39,9 +39,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_devices(no_gpus: None) -> Iterator[None]:
     """A machine without a GPU, and one CPU device afterwards."""
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
     yield
     rw.config.set_logical_cpu_devices(1)
     rw.config.set_logical_gpu_devices(None)

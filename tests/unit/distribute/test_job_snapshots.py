@@ -3,7 +3,7 @@ variables, and that training goes on from a copy as if it had never stopped.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,8 @@ ASKED = JobStoppedError("asked to stop")
 
 
 @pytest.fixture(autouse=True)
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+def two_devices(plain_process: None) -> None:
     rw.config.set_logical_cpu_devices(2)
-    yield
-    rw.config.set_logical_cpu_devices(1)
 
 
 class Others:
