@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.events import ResponseReceived
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,27 @@ def test_a_request_that_does_not_end_gives_its_bytes_back(how: str) -> None:
         peer.link.reading.feed(client.data_to_send())
     else:
         peer.link.fail("the connection is lost")
+    assert server.held == 0
+
+
+def test_a_request_is_refused_where_it_announces_more_than_its_caller_may_send() -> None:
+    server, stream = Server(), MemoryStream()
+    server.methods = {
+        "/a/B": lambda _: Accepted(lambda request: request, caller=READER, most_bytes=499)
+    }
+    peer = Peer(cast(Any, server), cast(Any, stream), b"", None)
+    peer.begin()
+    client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+    client.initiate_connection()
+    client.send_headers(1, FIELDS)
+    client.send_data(1, PREFIX.pack(0, 500))
+    peer.link.reading.feed(client.data_to_send())
+    (answer,) = (
+        dict(cast(Any, event.headers))
+        for event in client.receive_data(stream.take_sent())
+        if isinstance(event, ResponseReceived)
+    )
+    assert answer["grpc-status"] == "8"
     assert server.held == 0
 
 
