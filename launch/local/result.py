@@ -3,17 +3,20 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.roles import EVALUATOR
-from ...core.exit_codes import ExitCode, describe_exit, shell_status
+from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ...core.showing import counted
 from ...core.task import TaskId
+from ...worker.lead.status import read_status
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ...client.chief.calls import JobStatus
+    from ..screen.plain import Display
 
 _WIDE = 100
 _MAX_ERROR_LINES = 16
@@ -127,3 +130,59 @@ def _notes(task: TaskId, code: int, result: LocalResult) -> str:
         return metrics_text(result.metrics)
     item = next((i for i in result.status.tasks if i.task == task), None) if result.status else None
     return placement_text(item) if item is not None else ""
+
+
+def read_result(
+    exit_code: int,
+    exits: dict[TaskId, int],
+    model_dir: str,
+    failed: TaskId | None,
+    status: "JobStatus | None",
+    errors: dict[TaskId, str],
+) -> LocalResult:
+    """Read what a job has left in its model directory; see :class:`LocalResult`.
+
+    Args:
+        exit_code: Exit code of the launcher.
+        exits: Exit code of each task.
+        model_dir: The job's model directory.
+        failed: The task that failed first.
+        status: The last status that the launcher has seen.
+        errors: Report of each task that failed.
+    """
+    from ...training.evaluations import read_evaluations
+
+    # The chief's last words, unless it was killed before it could write them.
+    written = read_status(model_dir)
+    if written is None or not written.phase.is_over:
+        written = status or written
+    evaluations = read_evaluations(model_dir)
+    metrics = evaluations[-1].metrics if evaluations else {}
+    return LocalResult(exit_code, exits, model_dir, failed, written, metrics, errors)
+
+
+def show_result(
+    result: LocalResult, display: "Display", resume: str, *, has_event_files: bool
+) -> None:
+    """Show the first failure, a table of all tasks, and how to go on.
+
+    Args:
+        result: Result of the job.
+        display: Display to which it goes.
+        resume: The command that would go on with this job; empty: it is not shown.
+        has_event_files: Whether the job has written numbers for TensorBoard.
+    """
+    from ..screen.status_table import metrics_text
+
+    if failure := failure_text(result):
+        display.say(failure, is_error=True)
+    display.table(result_table(result, display.width))
+    if result.metrics:
+        display.say(f"last evaluation: {metrics_text(result.metrics)}")
+    if Path(result.model_dir).is_dir():
+        display.say(f"model directory: {result.model_dir}")
+        if has_event_files:
+            display.say(f"its numbers: ropewalk tensorboard {result.model_dir}")
+    saved = result.status is not None and result.status.last_checkpoint
+    if saved and resume and is_retryable(result.exit_code):
+        display.say(f"to resume: {resume}")

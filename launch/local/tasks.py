@@ -1,0 +1,134 @@
+"""The tasks of a local job as processes: what each runs, its variables, and what it reports."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...cluster.roles import WORKER
+from ...core.settings import ALL_WORKERS, Settings, environment_variables
+from ...core.showing import counted
+from ...core.task import TaskId, new_job_id
+from ...net.this_machine import free_ports
+from ...worker.process.error_report import ERROR_FILE, read_report
+from ...worker.process.program import Program
+from ..processes.environment import ONE_THREAD, process_environment, process_settings
+from ..processes.process import Line, ParentDeathPipe, TaskProcess, start_task
+from .cluster import LocalRoles, RoleExtras, tf_config
+from .gpus import VISIBLE, describe_shares, divide_gpus, gpu_variables, visible_gpus
+
+
+class LocalTasks:
+    """Starts the tasks of a local job. A context manager: what they report is kept until it ends.
+
+    Args:
+        cluster: Roles of the cluster.
+        program: The user's.
+        arguments: Arguments of the program.
+        settings: Settings of the launcher.
+        of_roles: Extras that tasks of a role get beside that, by role.
+        restarts: Number of times that a lost chief is started again.
+        news: Takes the lines of tasks.
+
+    Attributes:
+        addresses: Address of each task.
+        processes: Process of each task that was started.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalRoles,
+        program: Program,
+        arguments: Sequence[str],
+        settings: Settings,
+        of_roles: Mapping[str, RoleExtras],
+        restarts: int,
+        news: Callable[[Line], None],
+    ) -> None:
+        self._cluster = cluster
+        self._program = ["run", *program.command, "--", *arguments]
+        self._of_roles = dict(of_roles)
+        self._news = news
+        self._settings = _shared(settings, restarts)
+        self._reports = tempfile.TemporaryDirectory(prefix="ropewalk-errors-")
+        self._death_pipe = ParentDeathPipe()
+        self._gpus = _gpus_of(cluster)
+        self.addresses: dict[TaskId, str] = {}
+        self.processes: dict[TaskId, TaskProcess] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reports.cleanup()
+
+    def let_go(self) -> None:
+        """End the pipe by which tasks notice that their launcher has died."""
+        self._death_pipe.close()
+
+    def choose_addresses(self) -> None:
+        """Choose a free port for each task of the cluster."""
+        self.addresses = self._cluster.choose_addresses()
+
+    def start(self, task: TaskId) -> TaskProcess:
+        """Start a task, at its address or a new one.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        if task not in self.addresses:
+            self.addresses[task] = f"127.0.0.1:{free_ports(1)[0]}"
+        extras = self._of_roles.get(task.type, RoleExtras())
+        serves = self._cluster.coordinator and task.type == WORKER
+        command = ["run"] if serves else [*self._program, *extras.arguments]
+        process = start_task(task, command, self.environment(task), self._death_pipe, self._news)
+        self.processes[task] = process
+        return process
+
+    def environment(self, task: TaskId) -> dict[str, str]:
+        """Collect the variables of a task."""
+        extra = self._of_roles.get(task.type, RoleExtras()).environment
+        own = {ERROR_FILE: str(self._report_file(task))}
+        if task == self._cluster.chief_task:  # it is only asked to stop when the whole job is
+            own["ROPEWALK_CHIEF_RETURNS"] = "false"
+        gpus = gpu_variables(task, self._gpus, {**environment_variables(), **extra})
+        user = {**ONE_THREAD, **gpus, **extra}
+        return process_environment(self._settings, tf_config(task, self.addresses), own, user)
+
+    def error_of(self, task: TaskId) -> str:
+        """Read what a task reported; if it could not, its last lines of stderr."""
+        text = read_report(self._report_file(task))
+        return text or "\n".join(self.processes[task].last_lines)
+
+    def description(self) -> str:
+        """Write a line about what was started."""
+        gpus = describe_shares(self._gpus)
+        address = self.addresses[self._cluster.chief_task]
+        tasks = counted(len(self.processes), "task")
+        return f"{tasks}; the chief is at {address}" + (gpus and f"; {gpus}")
+
+    def _report_file(self, task: TaskId) -> Path:
+        return Path(self._reports.name) / f"{task.type}-{task.index}"
+
+
+def _shared(settings: Settings, restarts: int) -> Settings:
+    changes: dict[str, object] = {
+        "job_id": settings.job_id or new_job_id(),
+        "chief_returns": restarts > 0,
+    }
+    if "wait_for_workers" not in settings.model_fields_set:
+        changes["wait_for_workers"] = ALL_WORKERS
+    return process_settings(settings, **changes)
+
+
+def _gpus_of(cluster: LocalRoles) -> dict[TaskId, list[str]]:
+    tasks = cluster.tasks_with_program()
+    if not tasks[1:]:
+        return {}
+    return divide_gpus(tasks, visible_gpus(environment_variables().get(VISIBLE)), cluster.gpus_each)
