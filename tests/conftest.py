@@ -33,7 +33,7 @@ ambient.forget(os.environ)
 # busy, so no example has a deadline; drawing takes as long as it takes on them, so nothing is too
 # slow.
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("desk", max_examples=100, **_QUIET)
+settings.register_profile("desk", max_examples=50, **_QUIET)
 settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
 settings.register_profile("soak", max_examples=100, database=None, **_QUIET)  # times _SOAK_FACTOR
 # Whether a test fails, and not at which example: `make mutants` asks for no more.

@@ -1,6 +1,7 @@
 """Kernels are compiled once per machine, loaded when asked for, and never from a damaged file.
 
-Processes of their own: what counts is what a fresh one does.
+Processes of their own: what counts is what a fresh one does. One that is forked has Numba, and no
+kernel; what a process loads and how it ends, one that is started for real shows.
 """
 
 import logging
@@ -10,12 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers import processes
 from helpers.clock import ManualClock
 from helpers.slow_compile import compiling_for_ever
 from helpers.waiting import scaled
@@ -27,6 +31,7 @@ from ropewalk.engine import jit
 from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+Starts = Callable[..., tuple[int, str, str]]
 SOURCES = Path(__file__).resolve().parents[3] / "src"
 
 # Prints "from the cache", "compiled" for the kernels named, and the result of a step.
@@ -51,23 +56,35 @@ print(sum(sum(each.values()) for each in hits), sum(sum(each.values()) for each 
 """
 
 
-def run_program(*arguments: str, **environment: str) -> tuple[str, str]:
+def run_program(
+    *arguments: str, start: Starts = processes.run, **environment: str
+) -> tuple[str, str]:
     """What a fresh process printed, and what it logged."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name not in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
     }
-    done = subprocess.run(
+    code, output, errors = start(
         [sys.executable, *arguments],
+        timeout_s=scaled(100),
         env={**kept, "PYTHONPATH": str(SOURCES), **environment},
+    )
+    assert code == 0, output + errors
+    return output.strip(), errors
+
+
+def run_for_real(command: Sequence[str | Path], **options: Any) -> tuple[int, str, str]:
+    """``processes.run``, by executing python."""
+    done = subprocess.run(
+        command,
+        env=options["env"],
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=options["timeout_s"],
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip(), done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
@@ -326,7 +343,7 @@ def test_blocks_are_made_without_the_compiler() -> None:
         "import sys, ropewalk.engine.block, ropewalk.engine.rows, ropewalk.engine.rules\n"
         "print(sorted({'numba', 'llvmlite'} & set(sys.modules)))"
     )
-    assert run_program("-c", code)[0] == "[]"
+    assert run_program("-c", code, start=run_for_real)[0] == "[]"
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
@@ -335,5 +352,6 @@ def test_a_process_may_end_while_kernels_are_loaded(tmp_path: Path, delay_s: flo
         "import time; from ropewalk.engine.library import library\n"
         f"library.load_in_background(); time.sleep({delay_s})"
     )
-    _, logged = run_program("-c", code, ROPEWALK_KERNEL_CACHE=str(tmp_path / "cache"))
+    cache = str(tmp_path / "cache")
+    _, logged = run_program("-c", code, start=run_for_real, ROPEWALK_KERNEL_CACHE=cache)
     assert logged == ""
