@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.waiting import wait_until
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import (
     DefinitionMismatchError,
@@ -36,12 +36,12 @@ def plain_process(plain_process: None) -> Iterator[None]:
     """No cluster around us, no GPU, and no thread left behind."""
     before = set(threading.enumerate())
     yield
-    gc.collect()  # a strategy's replicas end with it
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    deadline = time.monotonic() + 3
-    for thread in left:  # grpc's own end a moment after their channels are closed
-        thread.join(max(0, deadline - time.monotonic()))
-    assert [thread.name for thread in left if thread.is_alive()] == []
+
+    def have_ended() -> bool:
+        gc.collect()  # a strategy's replicas end with it, which a thread that ends may hold
+        return set(threading.enumerate()) <= before
+
+    wait_until(have_ended, 3, "the threads to end")  # grpc's own: after their channels are closed
 
 
 WANTED = np.arange(12, dtype=np.float32).reshape(6, 2)
