@@ -15,16 +15,16 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.reader import STATE
+from ...core.checkpoint.saved_part import SavedShard
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.errors import CheckpointError, ShapeMismatchError
 from ...engine.keyed.block import KeyedBlock
 from ...engine.keyed.hashing import ps_of_keys
 from ...engine.keyed.row_store import SLOT
 from ...engine.keyed.tiles import Tile
-from ...engine.push_target import PushTarget, UpdatePart
+from ...engine.push_target import PushTarget, RowsByKey, UpdatePart
+from .block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
 from .first_values import another_kind
-from .locked_copies import copy_in_parts
-from .tensor_plan import PartPiece
 
 _MOST_KEPT_BYTES = 64 << 20
 """A larger table is not kept for a cut: a push would stand while all of it is copied."""
@@ -33,7 +33,7 @@ _CLOCKS = 2  # steps in front of the counts, in the state of a table
 _PARTS = 4  # of max_rows, loaded at a time
 
 
-class TableCopy:
+class TableCopy(BlockReader):
     """A part of a table that is to be saved, planned at one moment.
 
     Args:
@@ -42,7 +42,7 @@ class TableCopy:
         most_kept: Bytes of a table that is kept at the moment before a push changes it.
 
     Attributes:
-        state_pieces: The first of the arrays: what decides about rows.
+        planned_state: The first of the arrays: what decides about rows.
         state: Arrays of the state.
         version: Version of the part at that moment.
         applied: Marks of pushes at that moment.
@@ -54,11 +54,10 @@ class TableCopy:
         is_kept: Whether a push has kept the rows before it changed them.
     """
 
-    since_base = False
-
     def __init__(self, block: KeyedBlock, most: int, most_kept: int = _MOST_KEPT_BYTES) -> None:
         self.block = block
         [self.shard] = block.shards
+        self.part = self.shard.part
         with block.lock:
             self.state = block.table.state()
             columns = block.table.columns
@@ -74,20 +73,35 @@ class TableCopy:
         self.row_bytes = sum(column[:1].nbytes for column in columns.values()) if self.used else 1
         self.step = max(1, most // self.row_bytes)
         label = self.shard.label
-        self.state_pieces = [
-            PartPiece(f"{STATE}{name}", spec_of(f"{label}:{STATE}{name}", array), 0, len(array))
+        self.planned_state = [
+            self.planned_array(f"{STATE}{name}", f"{label}:{STATE}{name}", array, 0, len(array))
             for name, array in self.state.items()
         ]
 
+    def planned_array(
+        self, column: str, name: str, like: Array, start: int, rows: int
+    ) -> PlannedTensor:
+        """Plan an array of so many rows that are as those of another one."""
+        spec = TensorSpec(name, (rows, *like.shape[1:]), like.dtype)
+        return PlannedTensor(self.shard, column, spec, start, rows)
+
     @cached_property
-    def pieces(self) -> list[PartPiece]:
-        """The arrays, in the order of :meth:`arrays`."""
-        pieces, columns = [*self.state_pieces], self.block.table.columns
-        for start, stop in self._tiles():
-            for name, column in columns.items():
-                spec = spec_of(f"{self.shard.label}[{start}:{stop}]:{name}", column[start:stop])
-                pieces.append(PartPiece(name, spec, start, stop - start))
-        return pieces
+    def planned(self) -> list[PlannedTensor]:
+        """Arrays that are read, in order."""
+        label, columns = self.shard.label, self.block.table.columns
+        return self.planned_state + [
+            self.planned_array(name, f"{label}[{start}:{stop}]:{name}", column, start, stop - start)
+            for start, stop in self._tiles()
+            for name, column in columns.items()
+        ]
+
+    def read(self, memory: Array) -> Iterator[Iterator[memoryview]]:  # noqa: ARG002 - rows are copied by column
+        """See :meth:`BlockReader.read`."""
+        return parts_of(self.arrays())
+
+    def saved(self, number: int) -> list[SavedShard]:
+        """See :meth:`BlockReader.saved`."""
+        return [SavedShard(self.shard, self.version, self.updates, number)]
 
     def arrays(self) -> Iterator[Array]:
         """Yield copies of the arrays, in order."""
@@ -151,11 +165,6 @@ class TableCopy:
 
         copy_in_parts(self.block.lock, stop - start, self.row_bytes, copy_places)
         return copies
-
-
-def spec_of(name: str, array: Array, shape: tuple[int, ...] | None = None) -> TensorSpec:
-    """Describe an array, or one of another shape."""
-    return TensorSpec(name, array.shape if shape is None else shape, array.dtype)
 
 
 # -- restoring -------------------------------------------------------------------------------
@@ -250,3 +259,8 @@ def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool)
         if name in expected and (name in (_KEYS, _COUNTS) or array.shape == expected[name].shape)
     }
     table.load_state(fits)
+
+
+def copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list[TableCopy]:
+    """Plan copies of parts of growing tables, yet to be made."""
+    return [TableCopy(part, most) for part in parts if isinstance(part, KeyedBlock)]

@@ -20,8 +20,7 @@ from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.server.ps.bases import SaveOrder
-from ropewalk.server.ps.saving import save_shards
+from ropewalk.server.ps.cut.saving import SaveOrder, save_moment
 from ropewalk.server.ps.store import Store
 from ropewalk.worker.lead.checkpoint_sources import PsShards
 from ropewalk.worker.lead.checkpointer import Checkpointer
@@ -63,7 +62,7 @@ class StorePs:
         assert process == 0
         assert (share, cut) == (self.task.index, 0)
         order = SaveOrder(checkpoint, base, may_be_base)
-        part = save_shards(self.store, self.folder.subfolder(checkpoint), order=order)
+        part = save_moment(self.store, self.folder.subfolder(checkpoint), order=order)
         if self.fails is not None:
             raise self.fails  # after its file is there
         return part

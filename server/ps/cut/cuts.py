@@ -14,11 +14,11 @@ from ....core.arrays.dtypes import Array
 from ....core.errors import CutVoidError
 from ....core.task import Incarnation
 from ....core.wire.cut_marks import CutMark
-from ..bases import Bases
+from ..block_reader import piece_bytes
 from ..change_stream import BlockChange, Subscriber
 from ..store import Store
-from ..tensor_plan import piece_bytes
 from . import marks
+from .bases import Bases
 from .image import CutImage, Moment
 from .marks import CutState, ShareCut
 from .rooms import Rooms, make_rooms

@@ -9,7 +9,6 @@ blocks that pushes change whole it is made beforehand (``rooms.py``).
 """
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,8 +21,9 @@ from ....core.task import Incarnation, TaskId
 from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
-from ..tensor_plan import PlannedTensor, memory_of, plan_of
-from .rooms import Rooms
+from ..block_reader import ArrayPiece, ArrayReader, PlannedTensor, elements_of, memory_of, parts_of
+from ..saving import table_readers
+from .rooms import KeptMemory, Rooms
 
 if TYPE_CHECKING:
     from ..table_copies import TableCopy
@@ -36,28 +36,18 @@ _SAVE_S = 3600.0
 
 
 @dataclass(slots=True)
-class KeptPiece:
-    """A piece of a block: tensors that are copied at one moment.
+class KeptPiece(ArrayPiece):
+    """A piece of a block, of which a push keeps what it is about to change.
 
     Attributes:
-        start: The first element, in the memory of the block.
-        stop: The first element after the piece.
         kept: Copies of the tensors, flat, if they were to be changed; None: they were not.
         room: Memory for the copies, uint8; None: it is taken when they are made.
         is_read: Whether it is no longer needed.
     """
 
-    tensors: Sequence[PlannedTensor]
-    start: int
-    stop: int
     kept: list[Array] | None = None
     room: Array | None = None
     is_read: bool = False
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.spec.num_bytes for tensor in self.tensors)
 
     @property
     def held_bytes(self) -> int:
@@ -85,6 +75,10 @@ class KeptPiece:
             np.copyto(self.kept[-1], source)
         return taken
 
+    def memory(self, block: Block, number: int) -> Array:
+        """View a tensor, flat, as it is kept or as it is. The caller locks the block."""
+        return memory_of(block, self.tensors[number]) if self.kept is None else self.kept[number]
+
     def take(self) -> tuple[list[Array] | None, int]:
         """Take the copies, if there are any: the piece is read then. The caller locks the block.
 
@@ -96,22 +90,19 @@ class KeptPiece:
         return kept, held
 
 
-class BlockImage:
-    """The state of one block at one moment.
+class BlockImage(ArrayReader):
+    """Reads a block of arrays as it was at one moment.
 
     Args:
         block: The block.
         most: Bytes of a piece.
         with_slots: Whether slots go with the values.
-        is_kept: Whether pushes keep what they change; else each piece is of the moment it is read.
+        memory: Memory of what pushes keep; None: they keep nothing, and each piece is of the moment
+            it is read.
         rooms: Memory for copies of the first pieces.
-
-    Attributes:
-        pieces: Pieces in the order of their elements.
-        versions: Version of each shard.
-        updates: Number of updates of each shard.
-        applied: The last push of each task that is in all values.
     """
+
+    pieces: list[KeptPiece]
 
     def __init__(
         self,
@@ -119,25 +110,50 @@ class BlockImage:
         most: int,
         *,
         with_slots: bool = True,
-        is_kept: bool = False,
+        memory: KeptMemory | None = None,
         rooms: Sequence[Array] = (),
     ) -> None:
-        self.block = block
-        self.is_kept = is_kept
-        with block.lock:
-            self.pieces = [_piece(group) for group in plan_of(block, most, with_slots=with_slots)]
+        super().__init__(block, most, with_slots=with_slots)
+        self._memory = memory
         for piece, room in zip(self.pieces, rooms, strict=False):
             # Another size: a shard was defined or bound after the memory was made.
             piece.room = room if room.size == piece.num_bytes else None
         self._starts = np.array([piece.start for piece in self.pieces], np.int64)
-        self.look()
 
-    def look(self) -> None:
-        """Remember what is in the values now."""
+    @staticmethod
+    def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:
+        return KeptPiece(group, *elements_of(group))
+
+    def read(self, memory: Array) -> Iterator[Iterator[memoryview]]:
+        """See :meth:`BlockReader.read`."""
+        if self._memory is None:
+            yield from super().read(memory)
+            return
+        for piece in self.pieces:
+            yield from parts_of(self._read_kept(piece, memory))
+
+    def _read_kept(self, piece: KeptPiece, memory: Array) -> list[Array]:
+        """Copy a piece, or take what a push has kept of it before it changed it."""
+        views: list[Array] = []
+        if piece.num_bytes > memory.size:
+            with self.block.lock:
+                piece.keep(self.block)  # a row that does not fit
+        elif piece.kept is None:
+            views = self.copy(piece, memory)
+        kept = self.take(piece)  # a push meanwhile has changed what we were copying
+        return views if kept is None else kept
+
+    def take(self, piece: KeptPiece) -> list[Array] | None:
+        """Take the copies of a piece, if there are any: it is read then.
+
+        Raises:
+            CutVoidError: The values were not kept.
+        """
         with self.block.lock:
-            self.versions: list[int] = self.block.versions.tolist()
-            self.updates: list[int] = self.block.updates.tolist()
-            self.applied = dict(self.block.applied)
+            kept, held = piece.take()
+        if self._memory is not None:
+            self._memory.free(held)
+        return kept
 
     def keep(self, parts: Sequence[UpdatePart]) -> int:
         """Copy what a push is about to change; bytes taken for it. The caller locks the block."""
@@ -157,13 +173,6 @@ class BlockImage:
             numbers = np.unique(found[found >= 0]).tolist()
         for number in numbers:
             yield self.pieces[number]
-
-
-def _piece(group: Sequence[PlannedTensor]) -> KeptPiece:
-    values = [tensor for tensor in group if not tensor.slot]
-    last = values[-1]
-    stop = last.start + last.spec.num_bytes // last.spec.dtype.itemsize
-    return KeptPiece(group, values[0].start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,24 +227,21 @@ class CutImage:
         self.moment = moment
         self._rows = rows
         self._task = task
-        self._room = room
         self._lock = threading.Lock()
-        self._read_at = time.monotonic()
-        self.void_because = ""
+        self._memory = KeptMemory(task, moment.number, room, _SAVE_S if with_slots else _UNREAD_S)
         self.blocks = [
             BlockImage(
                 block,
                 most,
                 with_slots=with_slots,
-                is_kept=True,
+                memory=self._memory,
                 rooms=rooms.get(id(block), ()),
             )
             for block in blocks
         ]
-        self._held = sum(piece.held_bytes for image in self.blocks for piece in image.pieces)
-        self.tables = copies_of_tables(tables, most)
+        self._memory.held = sum(piece.held_bytes for image in self.blocks for piece in image.pieces)
+        self.tables = table_readers(tables, most)
         self._most = most
-        self._unread_s = _SAVE_S if with_slots else _UNREAD_S
         self._reading = self._values()
         self._next = 0
         self._by_block: dict[int, BlockImage | TableCopy] = {
@@ -246,31 +252,16 @@ class CutImage:
     def before(self, block: PushTarget, parts: Sequence[UpdatePart]) -> None:
         """Keep what a push is about to change. The caller locks the block."""
         image = self._by_block.get(id(block))
-        if image is None or self.void_because:  # a block that was made later
+        if image is None or self._memory.void_because:  # a block that was made later
             return
-        if taken := image.keep(parts):
-            self._count(taken)
-
-    def _count(self, taken: int) -> None:
-        with self._lock:
-            self._held += taken
-            if self._held > self._room:
-                self.void_because = (
-                    f"{self._task} has no memory to keep {self._held} bytes that changed before "
-                    f"they were read: {self._room} are left of max_ps_bytes"
-                )
-            elif time.monotonic() - self._read_at > self._unread_s:
-                self.void_because = (
-                    f"{self._task} was not asked for its values for {self._unread_s:g} s"
-                )
-            if self.void_because:
-                self._by_block = {}
-                self.blocks, self.tables = [], []
+        if (taken := image.keep(parts)) and not self._memory.take(taken):
+            self._by_block = {}
+            self.blocks, self.tables = [], []
 
     def drop(self, why: str) -> None:
         """Keep nothing any more; who still reads gets a ``CutVoidError``."""
+        self._memory.drop(why)
         with self._lock:
-            self.void_because = self.void_because or why
             self._by_block, self._rows = {}, ()
 
     # -- reading -------------------------------------------------------------------------------
@@ -332,7 +323,7 @@ class CutImage:
                 with image.block.lock:
                     taken = piece.keep(image.block)
                     kept, held = piece.take()
-                self.freed(held - taken)
+                self._memory.free(held - taken)
                 found = [
                     _elements(tensor, values)
                     for tensor, values in zip(piece.tensors, kept or (), strict=True)
@@ -347,42 +338,12 @@ class CutImage:
                         part = each.values[first : first + step]
                         yield [replace(each, start=each.start + first, values=part)]
 
-    def freed(self, num_bytes: int) -> None:
-        """Note that so many bytes of memory were given back. Called for each piece that was read.
-
-        Raises:
-            CutVoidError: The values were not kept.
-        """
-        with self._lock:
-            self._held -= num_bytes
-            self._read_at = time.monotonic()
-        self.check()
-
     def check(self) -> None:
-        """Go on only if the values were kept.
-
-        Raises:
-            CutVoidError: They were not.
-        """
-        if self.void_because:
-            raise CutVoidError(
-                f"cut {self.moment.number} is void: {self.void_because}",
-                number=self.moment.number,
-                task=self._task,
-            )
+        """See :meth:`KeptMemory.check`."""
+        self._memory.check()
 
 
 def _elements(tensor: PlannedTensor, values: Array) -> Elements:
     shard = tensor.shard
     start = tensor.row_offset * (shard.size // max(1, shard.rows))
     return Elements(shard.variable.name, shard.variable.shape, start, values)
-
-
-def copies_of_tables(parts: Sequence[RowsByKey], most: int) -> list["TableCopy"]:
-    """Plan copies of parts of growing tables, yet to be made."""
-    if not parts:
-        return []
-    from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-    from ..table_copies import TableCopy
-
-    return [TableCopy(part, most) for part in parts if isinstance(part, KeyedBlock)]

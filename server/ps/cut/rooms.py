@@ -5,6 +5,7 @@ copy, and up to ten times as long if the memory is not there yet. The first push
 take that time under the lock of its block.
 """
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from ....core.arrays.dtypes import Array
 from ....core.arrays.memory_pool import present_buffer
+from ....core.errors import CutVoidError
+from ....core.task import TaskId
 from ....engine.block import Block
-from ..tensor_plan import plan_of
+from ..block_reader import plan_of
 
 _TOGETHER_BYTES = 32 * 1024 * 1024  # of some pieces, given back when all of them are read
 
@@ -60,3 +63,72 @@ def _together(sizes: Sequence[int]) -> Iterator[list[int]]:
         group.append(size)
     if group:
         yield group
+
+
+class KeptMemory:
+    """The memory of what a cut keeps until it is read, and whether the cut holds. Thread-safe.
+
+    Args:
+        task: The ps, for messages.
+        number: Number of the cut.
+        room: Most bytes of all copies.
+        unread_s: Longest time between two reads. Unit: seconds.
+
+    Attributes:
+        held: Bytes of all copies that are there.
+        void_because: Why the cut is void; empty: it holds.
+    """
+
+    def __init__(self, task: TaskId, number: int, room: int, unread_s: float) -> None:
+        self._task = task
+        self._number = number
+        self._room = room
+        self._unread_s = unread_s
+        self._read_at = time.monotonic()
+        self._lock = threading.Lock()
+        self.held = 0
+        self.void_because = ""
+
+    def take(self, num_bytes: int) -> bool:
+        """Count the memory of copies; returns whether the cut holds still."""
+        with self._lock:
+            self.held += num_bytes
+            if self.held > self._room:
+                self.void_because = (
+                    f"{self._task} has no memory to keep {self.held} bytes that changed before "
+                    f"they were read: {self._room} are left of max_ps_bytes"
+                )
+            elif time.monotonic() - self._read_at > self._unread_s:
+                self.void_because = (
+                    f"{self._task} was not asked for its values for {self._unread_s:g} s"
+                )
+            return not self.void_because
+
+    def free(self, num_bytes: int) -> None:
+        """Note that so many bytes were given back. Called for each piece that was read.
+
+        Raises:
+            CutVoidError: The values were not kept.
+        """
+        with self._lock:
+            self.held -= num_bytes
+            self._read_at = time.monotonic()
+        self.check()
+
+    def drop(self, why: str) -> None:
+        """Make the cut void, if it is not."""
+        with self._lock:
+            self.void_because = self.void_because or why
+
+    def check(self) -> None:
+        """Go on only if the values were kept.
+
+        Raises:
+            CutVoidError: They were not.
+        """
+        if self.void_because:
+            raise CutVoidError(
+                f"cut {self._number} is void: {self.void_because}",
+                number=self._number,
+                task=self._task,
+            )

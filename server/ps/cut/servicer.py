@@ -12,12 +12,11 @@ from ....core.wire.bounds import MAX_LEASE_S, check_number
 from ....core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ....net.auth.guard import Visitor
 from ....proto.v1 import ps_pb2
-from ..bases import SaveOrder
 from ..lease import ChiefLease
-from ..saving import save_shards
 from ..shares import ServedShares
 from ..store import Store
 from .cuts import ShareCuts
+from .saving import SaveOrder, save_moment
 
 RowsOf = Callable[[Store, Incarnation | None], Sequence[Array]]
 """Copies the rows that a reader has named."""
@@ -49,7 +48,7 @@ class CutCalls:
         """Write a store's part of a checkpoint: of a cut, if it names one, or what changed."""
         image = store.part(ShareCuts).kept(request.cut, None) if request.cut else None
         order = SaveOrder(request.checkpoint, request.base, request.may_be_base)
-        return save_shards(store, folder, image=image, order=order)
+        return save_moment(store, folder, image=image, order=order)
 
     def BeginCut(self, request: ps_pb2.BeginCutRequest, _: Visitor) -> ps_pb2.BeginCutResponse:
         """Hold pushes that are not in a cut. A repeat changes nothing."""

@@ -28,6 +28,7 @@ from ropewalk.core.wire.steps import Operation
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.cut.rooms import Rooms, make_rooms
+from ropewalk.server.ps.cut.saving import save_moment
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 
@@ -79,7 +80,7 @@ class Workers:
 
     def saved(self, folder: Path, number: int = 1) -> dict[str, Array]:
         image = self.stores[0].part(ShareCuts).kept(number, None)
-        save_shards(self.stores[0], str(folder), image=image)
+        save_moment(self.stores[0], str(folder), image=image)
         return dict(load_file(folder / "ps-0.safetensors"))
 
 
@@ -247,7 +248,7 @@ def test_counts_on_all_ps_are_equal_in_every_cut(
         found = []
         for store in job.stores:
             image = store.part(ShareCuts).kept(number, None)
-            save_shards(store, str(tmp_path), image=image)
+            save_moment(store, str(tmp_path), image=image)
             found += list(load_file(tmp_path / f"ps-{store.share}.safetensors").values())
         expected = [mark.pushes for _, mark in sorted(marks.items(), key=str)]
         assert [values.tolist() for values in found] == [expected] * 2
@@ -433,7 +434,7 @@ def test_a_piece_that_changes_while_it_is_copied_is_that_of_the_cut(
         for amount in pushes:
             job.add(0, "large", amount)
 
-    monkeypatch.setattr("ropewalk.server.ps.locked_copies.time.sleep", sleep)
+    monkeypatch.setattr("ropewalk.server.ps.block_reader.time.sleep", sleep)
     saved = job.saved(tmp_path)
     assert all((values == 0).all() for values in saved.values())
     assert job.value("large")[0, 0] == 1

@@ -31,14 +31,14 @@ from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.block import Block
 from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.launch.commands.checkpoint import verify_command
-from ropewalk.server.ps.bases import BaseMark, Bases, SaveOrder
+from ropewalk.server.ps.cut.bases import BaseMark, Bases
 from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.cut.image import CutImage
+from ropewalk.server.ps.cut.saving import SaveOrder, save_moment
+from ropewalk.server.ps.cut.table_deltas import delta_of_table
 from ropewalk.server.ps.readers import Readers
-from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 from ropewalk.server.ps.table_copies import TableCopy
-from ropewalk.server.ps.table_deltas import delta_of_table
 from ropewalk.training.tables.export import export_table
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -106,7 +106,7 @@ class Cluster:
             for block in self.tables():
                 block.table.evict(np.arange(400, 420))
         parts = [
-            save_shards(store, str(directory), COPY_BYTES, image, order)
+            save_moment(store, str(directory), COPY_BYTES, image, order)
             for store, image in zip(self.stores, images, strict=True)
         ]
         of = (order.base, digest((base / MANIFEST).read_bytes())) if order.base else None
@@ -210,9 +210,9 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     table_.evict(np.arange(-200, -180))
     cluster.push(np.array([5000, 5001]), 21)  # in their places
     columns: dict[int, dict[str, Array]] = {}
-    for piece, array in zip(delta.pieces, delta.arrays(), strict=True):
-        if not piece.column.startswith("state/") and piece.column != REMOVED:
-            columns.setdefault(piece.start, {})[piece.column] = array
+    for piece, array in zip(delta.planned, delta.arrays(), strict=True):
+        if not piece.slot.startswith("state/") and piece.slot != REMOVED:
+            columns.setdefault(piece.row_offset, {})[piece.slot] = array
     assert len(columns) > 2
     loaded = Cluster(1, T).tables()[0].table
     listed = set()
@@ -307,7 +307,7 @@ def test_nothing_is_noted_without_deltas(tmp_path: Path) -> None:
     [array], [keyed] = cluster.arrays(), cluster.tables()
     assert array.followed_bytes == 4 * ROWS
     assert keyed.followed_bytes > 0
-    save_shards(cluster.stores[0], str(tmp_path / "ckpt-0000000003"))
+    save_moment(cluster.stores[0], str(tmp_path / "ckpt-0000000003"))
     assert array.followed_bytes == keyed.followed_bytes == 0
     assert keyed.table.changes is None
 
@@ -483,7 +483,7 @@ def test_the_whole_checkpoint_of_a_delta_that_is_kept_is_not_removed(tmp_path: P
     whole, delta = a_delta(tmp_path)
     other = Cluster(1, table())
     other.push(np.arange(3), 1)
-    save = save_shards(other.stores[0], str(tmp_path / "ckpt-0000000003"))
+    save = save_moment(other.stores[0], str(tmp_path / "ckpt-0000000003"))
     manifest = manifest_of_parts([save], 3, final=False)
     (tmp_path / "ckpt-0000000003" / MANIFEST).write_bytes(manifest_bytes(manifest))
     assert prune(str(tmp_path), 2) == []

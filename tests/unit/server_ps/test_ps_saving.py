@@ -25,7 +25,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.server.ps import locked_copies, piece_copies, saving, tensor_plan
+from ropewalk.server.ps import block_reader, saving
 from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.saving import save_shards
@@ -91,7 +91,7 @@ class Cluster:
             if shard.variable.name == name
         }
 
-    def save(self, directory: Path, copy_bytes: int = tensor_plan.COPY_BYTES) -> list[SavedPart]:
+    def save(self, directory: Path, copy_bytes: int = block_reader.COPY_BYTES) -> list[SavedPart]:
         """Save every store's part, and the manifest a chief would write."""
         parts = [save_shards(store, str(directory), copy_bytes) for store in self.stores]
         records = {}
@@ -363,7 +363,7 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
     locked_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that arrives meanwhile is in some of the rows, in each with value and slots."""
-    monkeypatch.setattr(locked_copies, "LOCKED_BYTES", locked_bytes)
+    monkeypatch.setattr(block_reader, "LOCKED_BYTES", locked_bytes)
     rows, pushes = 4000, 200
     w = VariableDefinition("w", (rows, 2), F32, ZEROS)
     cluster = Cluster(1, [w])
@@ -408,13 +408,13 @@ def test_saving_takes_memory_for_one_copy_whatever_the_shard(
         taken.append(num_bytes)
         return present_buffer(num_bytes)
 
-    monkeypatch.setattr(piece_copies, "present_buffer", buffer)
+    monkeypatch.setattr(saving, "present_buffer", buffer)
     tracemalloc.start()
     part = save_shards(cluster.stores[0], str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
-    assert taken == [tensor_plan.COPY_BYTES]
+    assert taken == [block_reader.COPY_BYTES]
     assert peak < 4 * 1024 * 1024
 
 

@@ -188,9 +188,9 @@ def test_a_table_is_saved_while_rows_come_and_go(tmp_path: Path) -> None:
             cluster.push(np.array([5000, 999, 6000]), 1)
     loaded = Cluster(1, table(max_rows=2000)).blocks()[0].table
     columns: dict[int, dict[str, Array]] = {}
-    for piece, array in zip(copy.pieces, pieces, strict=True):
-        if not piece.column.startswith("state/"):
-            columns.setdefault(piece.start, {})[piece.column] = array
+    for piece, array in zip(copy.planned, pieces, strict=True):
+        if not piece.slot.startswith("state/"):
+            columns.setdefault(piece.row_offset, {})[piece.slot] = array
     assert len(columns) > 5
     for each in columns.values():
         loaded.load(loaded.tile(each))

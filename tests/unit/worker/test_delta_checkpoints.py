@@ -16,7 +16,7 @@ from ropewalk.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
 from ropewalk.core.errors import CheckpointError, StorageError
 from ropewalk.core.settings import Settings
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.server.ps.bases import Bases
+from ropewalk.server.ps.cut.bases import Bases
 from ropewalk.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
 from ropewalk.worker.lead.checkpointer import Checkpointer, DeltaPolicy
 

@@ -10,35 +10,17 @@ import threading
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from ...core.errors import LimitExceededError
-from ...engine.push_target import PushTarget, RowsByKey
-from ...engine.row_changes import RowChanges
-from .change_stream import Subscriber
-from .store import Store
-from .tensor_plan import COPY_BYTES
+from ....core.errors import LimitExceededError
+from ....engine.push_target import PushTarget, RowsByKey
+from ....engine.row_changes import RowChanges
+from ..block_reader import COPY_BYTES
+from ..change_stream import Subscriber
+from ..store import Store
 
 log = logging.getLogger(__name__)
 
 _LEAST_BYTES = COPY_BYTES
 """Arrays of fewer bytes, slots included, are always written whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class SaveOrder:
-    """An order to save.
-
-    Attributes:
-        checkpoint: Name of the checkpoint.
-        base: Whole checkpoint since which changes are wanted; empty: everything is.
-        may_be_base: Whether deltas that follow may name this one.
-    """
-
-    checkpoint: str = ""
-    base: str = ""
-    may_be_base: bool = False
-
-
-WHOLE = SaveOrder()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,48 +8,60 @@ keeps at one moment the rows are taken at once.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array
-from ...core.checkpoint.delta import REMOVED, superseded
-from ...engine.keyed.row_store import FREE
+from ....core.arrays.dtypes import Array
+from ....core.checkpoint.delta import REMOVED, superseded
+from ....core.checkpoint.saved_part import SavedShard
+from ....engine.keyed.row_store import FREE
+from ..block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
+from ..table_copies import TableCopy
 from .bases import BaseMark
-from .locked_copies import copy_in_parts
-from .table_copies import TableCopy, spec_of
-from .tensor_plan import PartPiece
 
 _MOST_CHANGED = 0.25
 """Part of all places: of more the whole table is written, and no longer list is kept."""
 _LISTED_AT_ONCE = 1 << 20  # places whose steps are compared at a time
 
 
-class TableDelta:
-    """The changes of a part of a table. Make one with :func:`delta_of_table`.
+class TableDelta(BlockReader):
+    """Reads the changes of a part of a table. Make one with :func:`delta_of_table`.
 
     Args:
         copy: The whole part, planned at the moment that is saved. Its rows are not read.
         rows: Columns of the changed rows; or their places, and the keys that were there.
         removed: Keys that lost their rows, ascending.
-
-    Attributes:
-        pieces: The arrays, in the order of :meth:`arrays`.
     """
 
     since_base = True
 
     def __init__(self, copy: TableCopy, rows: Mapping[str, Array], removed: Array) -> None:
-        self.block, self.shard, self.applied = copy.block, copy.shard, copy.applied
-        self.version, self.updates = copy.version, copy.updates
+        self.block, self.applied, self.part = copy.block, copy.applied, copy.part
         self._copy, self._rows, self._removed = copy, rows, removed
-        label = self.shard.label
-        spec = spec_of(f"{label}:{REMOVED}", removed)
-        self.pieces = [*copy.state_pieces, PartPiece(REMOVED, spec, 0, removed.size)]
+        self._planned = [*self._plan()]
+
+    def _plan(self) -> Iterator[PlannedTensor]:
+        copy, label, removed = self._copy, self._copy.shard.label, self._removed
+        yield from copy.planned_state
+        yield copy.planned_array(REMOVED, f"{label}:{REMOVED}", removed, 0, removed.size)
         for start, stop in self._tiles():
             for name, column in self.block.table.columns.items():
-                shape = (stop - start, *column.shape[1:])
-                spec = spec_of(f"{label}[changed {start}:{stop}]:{name}", column, shape)
-                self.pieces.append(PartPiece(name, spec, start, stop - start))
+                of = f"{label}[changed {start}:{stop}]:{name}"
+                yield copy.planned_array(name, of, column, start, stop - start)
+
+    @property
+    def planned(self) -> list[PlannedTensor]:
+        """See :attr:`BlockReader.planned`."""
+        return self._planned
+
+    def read(self, memory: Array) -> Iterator[Iterator[memoryview]]:  # noqa: ARG002 - as those of a table
+        """See :meth:`BlockReader.read`."""
+        return parts_of(self.arrays())
+
+    def saved(self, number: int) -> list[SavedShard]:
+        """See :meth:`BlockReader.saved`."""
+        return [replace(shard, since_base=True) for shard in self._copy.saved(number)]
 
     def arrays(self) -> Iterator[Array]:
         """Yield copies of the arrays, in order."""
