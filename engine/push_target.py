@@ -22,7 +22,7 @@ from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
 from ..core.wire.memory import MemoryLocation
 from ..core.wire.steps import Operation
-from .row_changes import RowChanges
+from .row_changes import ChangeMark, RowChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,15 @@ class PushTarget(ABC):
             self.changes[entry] = self.make_changes(entry)
         self.changes[entry].holders.add(holder)
         return self.changes[entry]
+
+    def mark(self, entry: int, holder: Hashable) -> ChangeMark:
+        """Mark the moment of now in the changes of an entry, which are noted for this holder."""
+        changes = self.follow(entry, holder)
+        return ChangeMark(changes, changes.advance())
+
+    def knows(self, mark: ChangeMark, entry: int = 0) -> bool:
+        """Return whether all changes of an entry since a mark are known."""
+        return self.changes.get(entry) is mark.changes and mark.changes.knows(mark.position)
 
     def make_changes(self, entry: int) -> RowChanges:
         """Make what notes the changes of an entry's rows from now on."""

@@ -1,4 +1,4 @@
-"""Rows that changed since a moment, for deltas of checkpoints and for readers.
+"""Rows that changed since a moment, for deltas of checkpoints, readers, and copies for followers.
 
 Each row has the position at which it changed last: four bytes beside it, as long as anybody asks.
 Whoever begins to ask takes the position of now and asks since it later, so several can ask, each
@@ -13,6 +13,7 @@ Pure: the lock of the rows is around every call. Who asks, and for how long: ``p
 import secrets
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -88,6 +89,10 @@ class RowChanges:
             self._num_removed -= oldest.size
             self._whole_since = position + 1
 
+    def remember_removed(self, most: int) -> None:
+        """Remember at least so many keys whose rows are gone, from now on."""
+        self._most_removed = max(self._most_removed, most)
+
     def advance(self) -> int:
         """Begin a new position, and return it: all changes until now are before it."""
         self.position += 1
@@ -99,13 +104,21 @@ class RowChanges:
         """
         return since == 0 or self._whole_since <= since <= self.position
 
-    def since(self, position: int, start: int, stop: int) -> Array:
+    def since(self, position: int, start: int, stop: int, before: int | None = None) -> Array:
         """Find the rows in ``[start, stop)`` that changed at a position or later, by their numbers.
+
+        Args:
+            position: Position from which on they changed; 0: all rows are found.
+            start: First row that is looked at.
+            stop: Row after the last one that is looked at.
+            before: Rows that changed last at this position or later are left out, of a table.
 
         Returns:
             int64, ascending.
         """
         part = self._changed_at[start:stop]
+        if before is not None:
+            return np.flatnonzero((part >= position) & (part < before)) + start
         if self._all_changed_at >= position:
             return np.arange(start, start + part.size)
         return np.flatnonzero(part >= position) + start
@@ -142,3 +155,16 @@ class RowChanges:
             if not most:
                 break
         return np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMark:
+    """A moment, for who asks later what changed since. See ``PushTarget.knows``.
+
+    Attributes:
+        changes: Object that notes the changes.
+        position: Position at the moment: what changed at it or later changed after the moment.
+    """
+
+    changes: RowChanges
+    position: int

@@ -29,7 +29,6 @@ from .draws import draws_of
 from .eviction import least_used, unseen_since
 from .index import INT64, KeyIndex, as_keys
 from .recent_rows import RecentRows
-from .removals import Removals
 from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
 from .row_states import counts_of, gather_states
 from .row_store import BUSY, FREE, LAST_STEP, RowStore
@@ -69,7 +68,6 @@ class KeyedTable:
         self._store = store(name, definition.max_rows, definition.dim, definition.dtype, slots)
         self._index = KeyIndex(name, definition.max_rows)
         self._updater = RowUpdater(name, rule)
-        self._removals = Removals(name, definition.max_rows)
         self._next_check = 0
         # Of a push: fresh memory costs more than the work in it.
         self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
@@ -183,41 +181,26 @@ class KeyedTable:
 
     # -- copies --------------------------------------------------------------------------------
 
-    def copy(
-        self, cursor: int, max_rows: int, since: int = 0, before: int = FREE
-    ) -> tuple[Tile, int]:
-        """Copy some rows.
+    def copy(self, places: Array) -> Tile:
+        """Copy the rows at these places, of those that are in use.
 
-        Rows keep their places while they live, so a sequence of copies has every row that is there
-        from the first to the last of them.
+        Rows keep their places while they live, so a sequence of copies of all places has every row
+        that is there from the first to the last of them.
 
         Args:
-            cursor: 0, and then what the last copy returned, until that is -1.
-            max_rows: Number of places to look at, at least 1.
-            since: Only rows that changed at this step or later: :meth:`mark`.
-            before: Only rows that did not change at this step or later.
-
-        Returns:
-            (the rows, where to go on; -1: that was all)
+            places: int64, shape ``(n,)``, each below :attr:`places` and once.
         """
         store = self._store
-        rows = store.in_use(cursor, cursor + max_rows)
-        if since or before != FREE:
-            last = store.last[rows]
-            rows = rows[(last >= since) & (last < before)]
+        rows = places[store.last[places] != FREE]
         store.note_copied(rows)
         slots = {name: slot[rows] for name, slot in store.slots.items()}
         values = gather_rows(store.values, rows)
-        tile = Tile(store.keys[rows], values, slots, store.counts[rows], store.last[rows])
-        following = cursor + max_rows
-        return tile, following if following < store.used else -1
+        return Tile(store.keys[rows], values, slots, store.counts[rows], store.last[rows])
 
-    def tiles(self, max_rows: int = 1 << 16, since: int = 0) -> Iterator[Tile]:
-        """Copy all rows, or those that changed since a mark, in tiles of at most ``max_rows``."""
-        cursor = 0
-        while cursor >= 0:
-            tile, cursor = self.copy(cursor, max_rows, since)
-            yield tile
+    def tiles(self, max_rows: int = 1 << 16) -> Iterator[Tile]:
+        """Copy all rows, in tiles of at most ``max_rows``."""
+        for start in range(0, self._store.used, max_rows):
+            yield self.copy(np.arange(start, min(start + max_rows, self._store.used)))
 
     def note_copied(self, rows: Array) -> None:
         """Note that places of :attr:`columns` are copied now: they may be on disk.
@@ -263,35 +246,10 @@ class KeyedTable:
         keys: Array = self._store.keys[rows[self._store.last[rows] != FREE]]
         return keys
 
-    def mark(self) -> int:
-        """Set a mark for ``copy`` and ``removed_since``: what changes from now on is after it.
-
-        Rows that changed before, at the same step, come along again.
-        """
-        self._removals.begin(self.step)
-        return self.step
-
-    def removed_since(self, mark: int) -> Array:
-        """List the keys whose rows were removed since a mark, int64, ascending; some may be there
-        again.
-
-        Who restores removes these first, and then loads the rows that changed.
-
-        Raises:
-            LimitExceededError: The mark is older than what is remembered; copy the whole table.
-        """
-        return self._removals.since(mark)
-
-    def end_marks(self) -> None:
-        """Forget what was removed since a mark: nothing asks for it any more."""
-        self._removals.end()
-
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
         In a full table they make room for themselves, if it evicts.
-
-        They keep the steps of their last pushes, so they are no change since a mark.
 
         Raises:
             ShapeMismatchError: The rows do not fit. Nothing was changed.
@@ -435,7 +393,6 @@ class KeyedTable:
             return
         self._recent.forget()
         keys = self._store.keys[rows]
-        self._removals.note(keys, self.step)
         if self.changes is not None:
             self.changes.note_removed(keys)
         self._index.remove(keys)

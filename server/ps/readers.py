@@ -16,6 +16,7 @@ from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError
 from ...core.task import Incarnation
 from ...core.wire.followed_rows import FollowAnswer, FollowRequest, Position, within
+from ...engine.row_changes import ChangeMark
 from .layout import Layout
 from .store import Store
 
@@ -83,8 +84,9 @@ class Readers:
         target, entry = self._store.table.target_of((request.variable, request.part))
         changes = self._store.table.follow(target, entry, self)
         position, cursor, now = request.position, request.cursor, Position(changes.log)
+        since = ChangeMark(changes, position.since)
         with target.lock:
-            if position.log != changes.log or not changes.knows(position.since):
+            if position.log != changes.log or not target.knows(since, entry):
                 now = Position(changes.log, changes.advance())
                 return FollowAnswer(now, unknown=True), _NO_KEYS
             if not cursor:
@@ -99,7 +101,7 @@ class Readers:
         while cursor < most and found < _ENOUGH_KEYS:
             with target.lock:
                 # The share is led elsewhere now, or more keys went than are remembered.
-                if target.changes.get(entry) is not changes or not changes.knows(position.since):
+                if not target.knows(since, entry):
                     return FollowAnswer(unknown=True), _NO_KEYS
                 keys = target.changed_keys(entry, position.since, cursor, cursor + _PLACES)
                 cursor += _PLACES

@@ -14,8 +14,8 @@ from ....core.arrays.dtypes import Array
 from ....core.checkpoint.delta import ROWS, changed_slot
 from ....core.checkpoint.saved_part import SavedShard
 from ....core.checkpoint.tensor_file import TensorSpec
+from ....engine.row_changes import ChangeMark
 from ..block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
-from .bases import BaseMark
 from .image import BlockImage, KeptPiece
 
 _MOST_CHANGED = 0.5
@@ -82,7 +82,7 @@ class ArrayDelta(BlockReader):
         return copies
 
 
-def delta_of_array(image: BlockImage, mark: BaseMark) -> ArrayDelta | None:
+def delta_of_array(image: BlockImage, mark: ChangeMark) -> ArrayDelta | None:
     """Collect what changed of an array since a moment; None: too much, or it is not known.
 
     Args:
@@ -98,7 +98,7 @@ def delta_of_array(image: BlockImage, mark: BaseMark) -> ArrayDelta | None:
         tensor = piece.tensors[0]
         start = tensor.row_offset - shard.row_offset
         with block.lock:
-            if not mark.is_known(block):
+            if not block.knows(mark):
                 return None
             rows = block.changed_keys(0, mark.position, start, start + tensor.rows)
         changed.append(rows - tensor.row_offset)

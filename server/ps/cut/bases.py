@@ -7,12 +7,11 @@ is never guessed.
 
 import logging
 import threading
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ....core.errors import LimitExceededError
 from ....engine.push_target import PushTarget, RowsByKey
-from ....engine.row_changes import RowChanges
+from ....engine.row_changes import ChangeMark
 from ..block_reader import COPY_BYTES
 from ..change_stream import Subscriber
 from ..store import Store
@@ -23,24 +22,7 @@ _LEAST_BYTES = COPY_BYTES
 """Arrays of fewer bytes, slots included, are always written whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class BaseMark:
-    """A moment of a large array, or of a part of a table.
-
-    Attributes:
-        changes: Object that notes the changes.
-        position: Position at the moment: what changed at it or later changed after the moment.
-    """
-
-    changes: RowChanges
-    position: int
-
-    def is_known(self, block: PushTarget) -> bool:
-        """Return whether all changes since the moment are known. The caller locks the block."""
-        return block.changes.get(0) is self.changes and self.changes.knows(self.position)
-
-
-BaseMarks = WeakKeyDictionary[PushTarget, BaseMark]
+BaseMarks = WeakKeyDictionary[PushTarget, ChangeMark]
 
 
 class Bases(Subscriber):
@@ -91,7 +73,7 @@ class Bases(Subscriber):
             self._marks, self._checkpoint = WeakKeyDictionary(), ""
             self._table.unfollow(self)
 
-    def _mark(self, block: PushTarget) -> BaseMark | None:
+    def _mark(self, block: PushTarget) -> ChangeMark | None:
         """Mark the moment of now, from which on changes are noted; None: the block is written
         whole.
         """
@@ -103,7 +85,7 @@ class Bases(Subscriber):
             log.warning("all of %s goes into deltas: %s", block.shards[0].label, error.message)
             return None
         with block.lock:
-            return BaseMark(changes, changes.advance())
+            return ChangeMark(changes, changes.advance())
 
 
 def _is_large(block: PushTarget) -> bool:

@@ -16,9 +16,9 @@ from ....core.arrays.dtypes import Array
 from ....core.checkpoint.delta import REMOVED, superseded
 from ....core.checkpoint.saved_part import SavedShard
 from ....engine.keyed.row_store import FREE
+from ....engine.row_changes import ChangeMark
 from ..block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
 from ..table_copies import TableCopy
-from .bases import BaseMark
 
 _MOST_CHANGED = 0.25
 """Part of all places: of more the whole table is written, and no longer list is kept."""
@@ -95,7 +95,7 @@ class TableDelta(BlockReader):
         return copies
 
 
-def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
+def delta_of_table(copy: TableCopy, mark: ChangeMark) -> TableDelta | None:
     """Collect what changed of a part of a table since a moment; None: too much, or it is not known.
 
     Args:
@@ -118,7 +118,7 @@ def delta_of_table(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
     return TableDelta(copy, taken, superseded(removed))
 
 
-def _taken(copy: TableCopy, mark: BaseMark) -> dict[str, Array] | None:
+def _taken(copy: TableCopy, mark: ChangeMark) -> dict[str, Array] | None:
     """Take the columns of rows that changed, as they were planned; None: too many.
 
     Of rows that a push has kept, some may have changed only since then.
@@ -132,7 +132,7 @@ def _taken(copy: TableCopy, mark: BaseMark) -> dict[str, Array] | None:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _listed(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
+def _listed(copy: TableCopy, mark: ChangeMark) -> TableDelta | None:
     """List changed places without the lock: a row that a push changes now may be there or not."""
     block, left = copy.block, _most(copy)
     with block.lock:
@@ -154,18 +154,18 @@ def _listed(copy: TableCopy, mark: BaseMark) -> TableDelta | None:
     return TableDelta(copy, rows, superseded(removed))
 
 
-def _removed(copy: TableCopy, mark: BaseMark, before: int | None = None) -> list[Array] | None:
+def _removed(copy: TableCopy, mark: ChangeMark, before: int | None = None) -> list[Array] | None:
     """List the keys that lost their rows since a moment, before a position or until now; None: not
     known.
 
     The caller locks the block.
     """
-    if not mark.is_known(copy.block) or copy.moment < mark.position:
+    if not copy.block.knows(mark) or copy.moment < mark.position:
         return None
     return mark.changes.removed_parts(mark.position, before)
 
 
-def _changed(last: Array, mark: BaseMark, start: int, stop: int | None = None) -> Array:
+def _changed(last: Array, mark: ChangeMark, start: int, stop: int | None = None) -> Array:
     """Find the places in ``[start, stop)`` that changed and have a row, by the steps of all
     places.
     """

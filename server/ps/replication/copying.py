@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
+from ..block_reader import LOCKED_BYTES
 from ..first_values import Held
 from .follower import Follower
 from .records import BlockCopyBegun, CopiedTile
 from .stream import RecordStream
 from .tile_room import MOST_TILE, TILES_AHEAD, TileRoom
 
-_LEAST_TILE = 512 * 1024  # bytes
+_LEAST_TILE = LOCKED_BYTES
 _QUICK_S, _SLOW_S = 0.002, 0.005  # to send a tile, which is done under the block's lock
 
 

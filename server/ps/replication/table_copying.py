@@ -7,27 +7,29 @@ beside its rows, and from there on the follower gets records.
 
 A pass leaves out rows that have changed since it began, which come with the next one. So the rows
 that are at the follower during a pass were all at the leader when it began, and there is room for
-them. If more rows are evicted during a pass than the table remembers, it is copied at one moment.
+them. A pass begins anew if it is no longer known what changed; after some passes the rest is copied
+at one moment, however much it is.
 """
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 
 from ....core.arrays.dtypes import Array
-from ....core.errors import LimitExceededError
 from ....engine.keyed.block import KeyedBlock
 from ....engine.keyed.tiles import Tile
+from ....engine.row_changes import ChangeMark
+from ..block_reader import LOCKED_BYTES
 from ..first_values import Held
 from .follower import Follower
 from .records import RowsCopied, TableCopied, TableCopyBegun
 from .stream import RecordStream
 
-_TILE_BYTES = 512 * 1024  # copied under a table's lock: 0.1 ms
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
 _FEW_BYTES = 4 * 1024 * 1024  # copied under the lock at the end
 _NO_KEYS = np.empty(0, np.int64)
-_MOST_PASSES = 8  # then the rest is copied, however much it is
+_MOST_PASSES = 8
 
 
 def copy_table(
@@ -49,56 +51,65 @@ def copy_table(
     """
     copy = _Copy(stream, block, follower)
     stream.send(follower, TableCopyBegun(block.number, block.shards[0], held[0].defined_by))
-    since, most = 0, _MOST_PASSES
+    since: ChangeMark | None = None
     try:
-        while True:
+        for _ in range(_MOST_PASSES):
             since, num_bytes = copy.one_pass(since)
-            most -= 1
-            if num_bytes <= _FEW_BYTES or not most:
+            if num_bytes <= _FEW_BYTES:
                 break
         with block.lock:
-            copy.rest(since, block.table.removed_since(since))
-    except LimitExceededError:  # more rows are evicted during a pass than are remembered
-        with block.lock:
-            copy.rest(0, _NO_KEYS, anew=True)
+            copy.rest(since)
     finally:
         with block.lock:
-            block.table.end_marks()
+            block.unfollow(copy)
 
 
 class _Copy:
+    """A copy of a table on its way, for which changes of rows are noted."""
+
     def __init__(self, stream: RecordStream, block: KeyedBlock, follower: Follower) -> None:
         self._stream = stream
         self._block = block
         self._follower = follower
         self._sent: list[int] = []
         row = sum(column[:1].nbytes for column in block.table.columns.values())
-        self._rows = max(1, _TILE_BYTES // max(1, row))
+        self._rows = max(1, LOCKED_BYTES // max(1, row))
 
-    def one_pass(self, since: int) -> tuple[int, int]:
-        """Copy rows that changed since the pass before began.
+    def one_pass(self, since: ChangeMark | None) -> tuple[ChangeMark, int]:
+        """Copy rows that changed since the pass before began; None: all rows.
 
         Returns:
             (the mark at which this one began, how many bytes were copied)
         """
-        table, num_bytes, cursor = self._block.table, 0, 0
-        with self._block.lock:
-            removed = table.removed_since(since) if since else _NO_KEYS
-            mark = table.mark()
-        while cursor >= 0:
-            if not since:  # of later passes few rows are copied
-                self._block.fetch_copied(range(cursor, min(cursor + self._rows, table.places)))
-            with self._block.lock:
-                tile, cursor = table.copy(cursor, self._rows, since, before=mark)
-            if tile.keys.size or removed.size:
-                num_bytes += self._send(tile, removed)
-                removed = _NO_KEYS
+        block, num_bytes = self._block, 0
+        with block.lock:
+            position, removed, anew = self._known(since)
+            mark = block.mark(0, self)
+            mark.changes.remember_removed(block.shards[0].rows)
+            places = block.table.places
+        for start in range(0, places, self._rows):
+            stop = min(start + self._rows, places)
+            if not position:  # of later passes few rows are copied
+                block.fetch_copied(range(start, stop))
+            with block.lock:
+                if not block.knows(mark):
+                    return mark, sys.maxsize
+                rows = mark.changes.since(position, start, stop, before=mark.position)
+                tile = block.table.copy(rows)
+            if tile.keys.size or removed.size or anew:
+                num_bytes += self._send(tile, removed, anew=anew)
+                removed, anew = _NO_KEYS, False
         return mark, num_bytes
 
-    def rest(self, since: int, removed: Array, *, anew: bool = False) -> None:
+    def rest(self, since: ChangeMark | None) -> None:
         """Copy what has changed since a pass began, and what is not in rows; records follow."""
         table, block = self._block.table, self._block
-        for tile in table.tiles(self._rows, since):
+        position, removed, anew = self._known(since)
+        for start in range(0, table.places, self._rows):
+            rows = np.arange(start, min(start + self._rows, table.places))
+            if since is not None and position:
+                rows = since.changes.since(position, start, start + rows.size)
+            tile = table.copy(rows)
             if tile.keys.size or removed.size or anew:
                 self._send(tile, removed, waits=False, anew=anew)
                 removed, anew = _NO_KEYS, False
@@ -111,6 +122,22 @@ class _Copy:
             closures=block.closures.copy(),
         )
         self._stream.send(self._follower, copied)
+
+    def _known(self, since: ChangeMark | None) -> tuple[int, Array, bool]:
+        """Look up what is known since a mark. The caller locks the block.
+
+        Returns:
+            (position from which on rows are copied, keys that went, whether to begin anew)
+        """
+        if since is None:
+            return 0, _NO_KEYS, False
+        if not self._block.knows(since):
+            return 0, _NO_KEYS, True
+        return (
+            since.position,
+            np.concatenate([_NO_KEYS, *since.changes.removed_parts(since.position)]),
+            False,
+        )
 
     def _send(self, tile: Tile, removed: Array, *, waits: bool = True, anew: bool = False) -> int:
         if waits and len(self._sent) >= _TILES_AHEAD:

@@ -322,49 +322,6 @@ def test_a_digest_differs_in_every_part_of_a_row() -> None:
     assert tile.digest() == first
 
 
-def test_changes_since_a_mark_bring_an_older_copy_up_to_date() -> None:
-    rng = np.random.default_rng(9)
-    table, copy = trained(), a_table(Adam(learning_rate=0.1))
-    mark = table.mark()
-    for tile in table.tiles():
-        copy.load(tile)
-    unchanged = len(table)
-    for step in range(30, 35):
-        table.push(rng.integers(200, 400, 20), ones(20), step)
-        table.evict(rng.integers(0, 400, 20))
-    changed = list(table.tiles(since=mark))
-    assert sum(tile.keys.size for tile in changed) < unchanged
-    copy.evict(table.removed_since(mark))
-    for tile in changed:
-        copy.load(tile)
-    assert keys_of(copy) == keys_of(table)
-    copy.counts = table.counts
-    assert copy.digest() == table.digest()
-
-
-def test_what_changed_at_the_step_of_the_mark_is_not_lost() -> None:
-    table = a_table()
-    table.push(as_keys(1), ones(1), 5)
-    mark = table.mark()
-    table.push(as_keys(2), ones(1), 5)
-    table.push(as_keys(3), ones(1), 4)  # of a worker that is behind
-    assert {2, 3} <= {key for tile in table.tiles(since=mark) for key in tile.keys.tolist()}
-
-
-def test_removed_keys_beyond_what_is_remembered_are_an_error() -> None:
-    table = a_table(max_rows=5)
-    with pytest.raises(LimitExceededError, match="table 't': removed rows since step 0"):
-        table.removed_since(0)
-    mark = table.mark()
-    for start in range(0, 15, 5):
-        table.push(np.arange(start, start + 5), ones(5), start)
-        table.evict(np.arange(15))
-        if not start:
-            assert table.removed_since(mark).tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(LimitExceededError, match="copy the whole table"):
-        table.removed_since(mark)
-
-
 def test_a_tile_that_does_not_fit_changes_nothing() -> None:
     table = trained()
     (tile,) = table.tiles()

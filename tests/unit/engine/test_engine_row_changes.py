@@ -39,6 +39,27 @@ def test_a_position_has_the_changes_of_after_its_question() -> None:
     assert (gone(changes, first), gone(changes, second)) == ([-4], [])
 
 
+def test_rows_that_changed_again_since_a_later_mark_are_left_out_of_a_pass() -> None:
+    changes = RowChanges(10)
+    first = changes.advance()
+    changes.note(keys(2, 7))
+    second = changes.advance()
+    changes.note(keys(7, 8))
+    assert changes.since(first, 0, 10, before=second).tolist() == [2]
+    assert changes.since(0, 1, 9, before=second).tolist() == [1, 2, 3, 4, 5, 6]
+    assert changes.since(second, 0, 10).tolist() == [7, 8]
+
+
+def test_more_removed_keys_are_remembered_if_that_is_asked_for() -> None:
+    changes = RowChanges(10)
+    changes.remember_removed(4200)
+    first = changes.advance()
+    changes.note_removed(np.arange(4200))
+    assert changes.knows(first)
+    changes.note_removed(keys(5))
+    assert not changes.knows(first)
+
+
 def test_removed_keys_are_read_in_pieces() -> None:
     changes = RowChanges(10)
     position = changes.advance()

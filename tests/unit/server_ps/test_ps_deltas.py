@@ -30,8 +30,9 @@ from ropewalk.core.wire.followed_rows import FollowRequest, Position
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.block import Block
 from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.launch.commands.checkpoint import verify_command
-from ropewalk.server.ps.cut.bases import BaseMark, Bases
+from ropewalk.server.ps.cut.bases import Bases
 from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.cut.image import CutImage
 from ropewalk.server.ps.cut.saving import SaveOrder, save_moment
@@ -202,7 +203,7 @@ def test_rows_that_go_while_a_large_table_is_copied_are_not_brought_back(tmp_pat
     [block] = cluster.tables()
     table_ = block.table
     changes = block.follow(0, "deltas")
-    mark = BaseMark(changes, changes.advance())
+    mark = ChangeMark(changes, changes.advance())
     base = {int(key) for tile in table_.tiles() for key in tile.keys}
     cluster.push(np.arange(-200, -150), 20)
     delta = delta_of_table(TableCopy(block, 512, most_kept=0), mark)

@@ -14,13 +14,13 @@ from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
-from ropewalk.core.errors import LimitExceededError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.tables import Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.server.ps.replication import table_copying
 from ropewalk.server.ps.store import Store
 
@@ -57,7 +57,7 @@ def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
     definition: VariableDefinition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(table_folder=str(tmp_path / "rows"))  # the follower has none
-    monkeypatch.setattr(table_copying, "_TILE_BYTES", 4096)
+    monkeypatch.setattr(table_copying, "LOCKED_BYTES", 4096)
     monkeypatch.setattr(table_copying, "_FEW_BYTES", 1024)
     store = Store(TaskId("ps", 0), settings)
     sessions = [session_of(store, index) for index in range(2)]
@@ -123,7 +123,9 @@ def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
     changes = iter(work)
     one_pass = table_copying._Copy.one_pass
 
-    def change_before(copy: table_copying._Copy, since: int) -> tuple[int, int]:
+    def change_before(
+        copy: table_copying._Copy, since: ChangeMark | None
+    ) -> tuple[ChangeMark, int]:
         mark, _ = one_pass(copy, since)
         with block.lock:
             for change in changes:
@@ -150,25 +152,31 @@ def test_what_goes_is_not_remembered_once_a_follower_has_joined() -> None:
     while not block.table.counts.evicted:
         push(session, draw, 3000)
     link.finish()
-    assert block.table._removals._log == []
+    assert (block.changes, block.table.changes) == ({}, None)
 
 
-def test_a_table_that_forgets_what_it_evicts_is_copied_at_one_moment(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("times", [1, 100], ids=["once", "in each pass"])
+def test_a_table_whose_changes_are_forgotten_meanwhile_is_copied_all_the_same(
+    times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They give way where memory is short: a pass begins anew, or all is of one moment."""
     store = Store(TaskId("ps", 0), SETTINGS)
     session = session_of(store, 0)
     session.define([TABLES["the least used go"]], {}, create=True)
     draw = np.random.default_rng(0)
     for _ in range(20):
         push(session, draw)
-    one_pass = table_copying._Copy.one_pass
+    [block] = store.table.tables()
+    one_pass, left = table_copying._Copy.one_pass, iter(range(times))
 
-    def overtaken(copy: table_copying._Copy, since: int) -> tuple[int, int]:
-        one_pass(copy, since)
+    def overtaken(copy: table_copying._Copy, since: ChangeMark | None) -> tuple[ChangeMark, int]:
+        mark, num_bytes = one_pass(copy, since)
         for _ in range(3):
-            push(session, draw, 30_000)
-        raise LimitExceededError("removed rows are not all remembered")
+            push(session, draw, 3000)
+        if next(left, None) is None:
+            return mark, num_bytes
+        block.forget_changes()
+        return mark, 1 << 30
 
     monkeypatch.setattr(table_copying._Copy, "one_pass", overtaken)
     follower, link = follow(store)
