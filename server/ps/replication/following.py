@@ -16,7 +16,8 @@ from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
 from ..payload import most_segment_bytes
 from .leader_records import LeaderRecords
-from .record_codec import RecordDecoder, handed_over, has_arrived
+from .record_codec import RecordDecoder, has_arrived
+from .record_wire import handed_over
 from .records import HandedOver
 from .segments import SegmentsReceived
 from .share import ReplicatedShare

@@ -1,20 +1,37 @@
 """Records as messages and arrays, and back. Each end of a link has a codec of its own."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ....core.arrays.dtypes import Array, DType, is_float
 from ....core.errors import RefusedError
 from ....core.rules.update_rules import UpdateRule
-from ....core.task import TaskId
 from ....core.wire import codec
-from ....core.wire.closure_pushes import ClosureMarks
-from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, StepInfo, UpdatePart
+from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, UpdatePart
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
 from ..push_marks import LogCopied
+from .record_wire import (
+    RecordPayload,
+    binding_from_wire,
+    binding_to_wire,
+    block_from_wire,
+    block_to_wire,
+    completed_from_wire,
+    handed_over,
+    handover_to_wire,
+    log_from_wire,
+    log_to_wire,
+    rows_from_wire,
+    rows_to_wire,
+    state_from_wire,
+    state_to_wire,
+    step_from_wire,
+    step_to_wire,
+    table_from_wire,
+    table_to_wire,
+)
 from .records import (
     BlockCopyBegun,
     BlockSet,
@@ -35,7 +52,6 @@ from .records import (
 from .segments import SegmentsReceived, SegmentsSent
 
 _MAX_RULES = 4096  # named by numbers at a time
-_Marks = Mapping[TaskId, tuple[int, int]]
 
 
 class RecordEncoder:
@@ -63,54 +79,37 @@ class RecordEncoder:
         elif isinstance(record, BlockSet):
             arrays = _encode_values(message.values, record)
         elif isinstance(record, PushCompleted):
-            _step_to_wire(message.complete.step, record.info)
+            step_to_wire(message.complete.step, record.info)
             message.complete.step_increment = record.step_increment
         elif isinstance(record, TaskRegistered):
             message.registered.CopyFrom(codec.incarnation_to_wire(record.who))
         elif isinstance(record, StepRaised):
             message.step_raised = record.global_step
         elif isinstance(record, LogCopied):
-            message.log.pushes.extend(_marks_to_wire(record.pushes))
-            message.log.counted.extend(_marks_to_wire(record.counted))
-            message.log.closures.extend(_closures_to_wire(record.closures))
-            message.log.global_step = record.global_step
-            message.log.contents = record.contents
+            log_to_wire(message.log, record)
         elif isinstance(record, BlockCopyBegun):
-            _encode_block(message.block, record)
+            block_to_wire(message.block, record)
         elif isinstance(record, CopiedTile):
             arrays = self._encode_tile(message.tile, record)
         elif isinstance(record, TableCopyBegun):
-            message.table.block = record.block
-            message.table.shard.CopyFrom(codec.shard_to_wire(record.shard))
-            message.table.defined_by.CopyFrom(codec.incarnation_to_wire(record.defined_by))
+            table_to_wire(message.table, record)
         elif isinstance(record, RowsCopied):
-            message.rows.block, message.rows.num_removed = record.block, record.removed.size
-            message.rows.anew = record.anew
-            message.rows.columns.extend(_arrays_to_wire(record.columns))
-            arrays = [record.removed, *record.columns.values()]
+            arrays = rows_to_wire(message.rows, record)
         elif isinstance(record, TableCopied):
-            arrays = _encode_state(message.table_state, record)
+            arrays = state_to_wire(message.table_state, record)
         elif isinstance(record, RuleBound):
-            binding = message.binding
-            binding.block, binding.entry, binding.updates = (
-                record.block,
-                record.entry,
-                record.updates,
-            )
-            binding.rule.CopyFrom(codec.rule_to_wire(record.rule))
-            getattr(binding, "from").CopyFrom(codec.incarnation_to_wire(record.who))
+            binding_to_wire(message.binding, record)
         elif isinstance(record, Checked):
             message.checked = True
         elif isinstance(record, HandedOver):
-            message.handed_over.epoch, message.handed_over.address = record.epoch, record.address
-            message.handed_over.chief.CopyFrom(codec.incarnation_to_wire(record.chief))
+            handover_to_wire(message.handed_over, record)
         else:
             message.copy_complete = True
         return message, arrays
 
     def _encode_update(self, message: pb.BlockUpdate, record: BlockUpdated) -> list[Array]:
         message.block = record.block
-        _step_to_wire(message.step, record.info)
+        step_to_wire(message.step, record.info)
         if record.completes is not None:
             message.completes = record.completes
         if len(self._rules) + len(record.parts) > _MAX_RULES:
@@ -171,12 +170,6 @@ def has_arrived(message: pb.Record) -> bool:
     return message.WhichOneof("kind") in ("update", "values", "complete", "handed_over")
 
 
-def handed_over(message: pb.HandedOver) -> HandedOver:
-    """Read the last record of a leader."""
-    chief = codec.incarnation_from_wire(message.chief)
-    return HandedOver(message.epoch, chief, message.address)
-
-
 class RecordDecoder:
     """Decodes the records of one link.
 
@@ -209,69 +202,22 @@ class RecordDecoder:
             RefusedError: It is no record, or has too few bytes.
         """
         kind = message.WhichOneof("kind")
-        if kind == "update":
-            return self._decode_update(message.update, _Payload(payload))
+        if kind == "update":  # by far the most
+            return self._decode_update(message.update, RecordPayload(payload))
         if kind == "values":
-            return self._decode_values(message.values, _Payload(payload))
-        if kind == "complete":
-            step = _step_from_wire(message.complete.step)
-            return PushCompleted(step, message.complete.step_increment)
-        if kind == "registered":
-            return TaskRegistered(codec.incarnation_from_wire(message.registered))
-        if kind == "step_raised":
-            return StepRaised(message.step_raised)
-        if kind == "log":
-            log = message.log
-            return LogCopied(
-                _marks_from_wire(log.pushes),
-                _marks_from_wire(log.counted),
-                _closures_from_wire(log.closures),
-                log.global_step,
-                log.contents,
-            )
+            return self._decode_values(message.values, RecordPayload(payload))
+        if kind == "tile":
+            return self._decode_tile(message.tile, RecordPayload(payload))
         if kind == "block":
             return self._decode_block(message.block)
-        if kind == "tile":
-            return self._decode_tile(message.tile, _Payload(payload))
         if kind == "table":
-            shard = codec.shard_from_wire(message.table.shard)
-            dtype = shard.variable.dtype
-            self.dtypes[message.table.block] = _dtypes(dtype, is_table=True)
-            defined_by = codec.incarnation_from_wire(message.table.defined_by)
-            return TableCopyBegun(message.table.block, shard, defined_by)
-        if kind == "rows":
-            taken = _Payload(payload)
-            removed = taken.take(message.rows.num_removed, np.dtype(np.int64))
-            columns = _take_arrays(message.rows.columns, taken)
-            return RowsCopied(message.rows.block, columns, removed, message.rows.anew)
-        if kind == "table_state":
-            state = message.table_state
-            return TableCopied(
-                state.block,
-                _take_arrays(state.arrays, _Payload(payload)),
-                state.version,
-                state.updates,
-                _marks_from_wire(state.applied),
-                _closures_from_wire(state.closures),
-            )
-        if kind == "binding":
-            binding = message.binding
-            return RuleBound(
-                binding.block,
-                binding.entry,
-                codec.rule_from_wire(binding.rule),
-                codec.incarnation_from_wire(getattr(binding, "from")),
-                binding.updates,
-            )
-        if kind == "checked":
-            return Checked()
-        if kind == "copy_complete":
-            return CopyCompleted()
-        if kind == "handed_over":
-            return handed_over(message.handed_over)
-        raise RefusedError(f"a leader sends records, not {kind or 'an empty message'}")
+            return self._decode_table(message.table)
+        decode = _DECODERS.get(kind or "")
+        if decode is None:
+            raise RefusedError(f"a leader sends records, not {kind or 'an empty message'}")
+        return decode(message, RecordPayload(payload))
 
-    def _decode_update(self, message: pb.BlockUpdate, payload: "_Payload") -> BlockUpdated:
+    def _decode_update(self, message: pb.BlockUpdate, payload: RecordPayload) -> BlockUpdated:
         for each in message.rules:
             if each.number > _MAX_RULES:
                 raise RefusedError(f"rule number {each.number} is over {_MAX_RULES}")
@@ -296,39 +242,23 @@ class RecordDecoder:
                 )
             )
         completes = message.completes if message.HasField("completes") else None
-        info = _step_from_wire(message.step)
+        info = step_from_wire(message.step)
         return BlockUpdated(message.block, info, tuple(parts), completes=completes)
 
     def _decode_block(self, message: pb.BlockCopy) -> BlockCopyBegun:
-        shards = [codec.shard_from_wire(each.shard) for each in message.shards]
-        if not shards:
-            raise RefusedError(f"block {message.block} has no shards")
-        dtype = shards[0].variable.dtype
-        self.dtypes[message.block] = _dtypes(dtype, is_table=False)
-        return BlockCopyBegun(
-            block=message.block,
-            shards=tuple(shards),
-            defined_by=tuple(
-                codec.incarnation_from_wire(each.defined_by) for each in message.shards
-            ),
-            bound_by=tuple(
-                codec.incarnation_from_wire(each.bound_by) if each.HasField("bound_by") else None
-                for each in message.shards
-            ),
-            rules=tuple(shard.rule for shard in shards),
-            slots=tuple(message.slots),
-            restored_from=tuple(each.restored_from for each in message.shards),
-            versions=tuple(each.version for each in message.shards),
-            updates=tuple(each.updates for each in message.shards),
-            initialized=tuple(each.initialized for each in message.shards),
-            applied=_marks_from_wire(message.applied),
-            closures=_closures_from_wire(message.closures),
-        )
+        begun = block_from_wire(message)
+        self.dtypes[begun.block] = _dtypes(begun.shards[0].variable.dtype, is_table=False)
+        return begun
 
-    def _decode_values(self, message: pb.BlockValues, payload: "_Payload") -> BlockSet:
+    def _decode_table(self, message: pb.TableBegun) -> TableCopyBegun:
+        begun = table_from_wire(message)
+        self.dtypes[begun.block] = _dtypes(begun.shard.variable.dtype, is_table=True)
+        return begun
+
+    def _decode_values(self, message: pb.BlockValues, payload: RecordPayload) -> BlockSet:
         return BlockSet(
             message.block,
-            _step_from_wire(message.step) if message.HasField("step") else None,
+            step_from_wire(message.step) if message.HasField("step") else None,
             tuple(self._decode_tile(each, payload) for each in message.tiles),
             tuple(message.versions),
             tuple(message.updates),
@@ -336,12 +266,12 @@ class RecordDecoder:
             message.completes if message.HasField("completes") else None,
         )
 
-    def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> CopiedTile:
+    def _decode_tile(self, message: pb.Tile, payload: RecordPayload) -> CopiedTile:
         dtype, wide = self._dtypes_of(message.block)
         count = message.stop - message.start
         if message.segment:
             size = count * (dtype.itemsize + len(message.slots) * wide.itemsize)
-            payload = _Payload(self._segments.part(message.segment, message.offset, size).data)
+            payload = RecordPayload(self._segments.part(message.segment, message.offset, size).data)
         value = payload.take(count, dtype)
         slots = {name: payload.take(count, wide) for name in message.slots}
         return CopiedTile(message.block, message.start, message.stop, value, slots)
@@ -358,22 +288,21 @@ def _dtypes(dtype: DType, *, is_table: bool) -> tuple[DType, DType]:
     return dtype, np.dtype(np.float32) if is_narrow else dtype
 
 
-class _Payload:
-    """The arrays that follow a message, one after the other."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._start = 0
-
-    def take(self, count: int, dtype: DType) -> Array:
-        stop = self._start + count * dtype.itemsize
-        if count < 0 or stop > self._data.nbytes:
-            raise RefusedError(
-                f"a record announces {stop} bytes or more of arrays, and has {self._data.nbytes}"
-            )
-        taken = np.frombuffer(self._data[self._start : stop], dtype)
-        self._start = stop
-        return taken
+_DECODERS: Mapping[str, Callable[[pb.Record, RecordPayload], Record]] = {
+    "complete": lambda message, _: completed_from_wire(message.complete),
+    "registered": lambda message, _: TaskRegistered(
+        codec.incarnation_from_wire(message.registered)
+    ),
+    "step_raised": lambda message, _: StepRaised(message.step_raised),
+    "log": lambda message, _: log_from_wire(message.log),
+    "rows": lambda message, payload: rows_from_wire(message.rows, payload),
+    "table_state": lambda message, payload: state_from_wire(message.table_state, payload),
+    "binding": lambda message, _: binding_from_wire(message.binding),
+    "checked": lambda *_: Checked(),
+    "copy_complete": lambda *_: CopyCompleted(),
+    "handed_over": lambda message, _: handed_over(message.handed_over),
+}
+"""Decode the records that need nothing of those before."""
 
 
 def _offset_in(segment: SharedSegment, values: Array) -> int | None:
@@ -389,105 +318,13 @@ def _encode_tile(message: pb.Tile, tile: CopiedTile) -> list[Array]:
     return [tile.value, *tile.slots.values()]
 
 
-def _encode_state(message: pb.TableState, record: TableCopied) -> list[Array]:
-    message.block, message.version, message.updates = record.block, record.version, record.updates
-    message.arrays.extend(_arrays_to_wire(record.state))
-    message.applied.extend(_marks_to_wire(record.applied))
-    message.closures.extend(_closures_to_wire(record.closures))
-    return list(record.state.values())
-
-
-def _arrays_to_wire(arrays: Mapping[str, Array]) -> list[pb.NamedArray]:
-    return [
-        pb.NamedArray(name=name, dtype=codec.dtype_to_wire(array.dtype), shape=array.shape)
-        for name, array in arrays.items()
-    ]
-
-
-def _take_arrays(messages: Iterable[pb.NamedArray], payload: "_Payload") -> dict[str, Array]:
-    taken = {}
-    for each in messages:
-        count = math.prod(each.shape)
-        taken[each.name] = payload.take(count, codec.dtype_from_wire(each.dtype)).reshape(
-            tuple(each.shape)
-        )
-    return taken
-
-
 def _encode_values(message: pb.BlockValues, record: BlockSet) -> list[Array]:
     message.block = record.block
     if record.info is not None:
-        _step_to_wire(message.step, record.info)
+        step_to_wire(message.step, record.info)
     message.versions.extend(record.versions)
     message.updates.extend(record.updates)
     message.initialized.extend(record.initialized)
     if record.completes is not None:
         message.completes = record.completes
     return [array for tile in record.tiles for array in _encode_tile(message.tiles.add(), tile)]
-
-
-def _encode_block(message: pb.BlockCopy, record: BlockCopyBegun) -> None:
-    message.block = record.block
-    message.slots.extend(record.slots)
-    message.applied.extend(_marks_to_wire(record.applied))
-    message.closures.extend(_closures_to_wire(record.closures))
-    for entry, shard in enumerate(record.shards):
-        added = message.shards.add(
-            shard=codec.shard_to_wire(shard),
-            defined_by=codec.incarnation_to_wire(record.defined_by[entry]),
-            restored_from=record.restored_from[entry],
-            version=record.versions[entry],
-            updates=record.updates[entry],
-            initialized=record.initialized[entry],
-        )
-        rule, bound_by = record.rules[entry], record.bound_by[entry]
-        if rule is not None:
-            added.shard.rule.CopyFrom(codec.rule_to_wire(rule))
-        if bound_by is not None:
-            added.bound_by.CopyFrom(codec.incarnation_to_wire(bound_by))
-
-
-def _step_to_wire(message: pb.StepIdentity, info: StepInfo) -> None:
-    getattr(message, "from").CopyFrom(codec.incarnation_to_wire(info.who))
-    message.sequence, message.global_step = info.sequence, info.global_step
-    message.gradient_scale = info.gradient_scale
-    if info.closure is not None:
-        message.closure.CopyFrom(codec.closure_run_to_wire(info.closure))
-
-
-def _step_from_wire(message: pb.StepIdentity) -> StepInfo:
-    has_closure = message.HasField("closure")
-    return StepInfo(
-        codec.incarnation_from_wire(getattr(message, "from")),
-        message.sequence,
-        message.global_step,
-        message.gradient_scale,
-        codec.closure_run_from_wire(message.closure) if has_closure else None,
-    )
-
-
-def _marks_to_wire(marks: _Marks) -> list[pb.TaskMark]:
-    return [
-        pb.TaskMark(task=codec.task_to_wire(task), generation=generation, sequence=sequence)
-        for task, (generation, sequence) in marks.items()
-    ]
-
-
-def _marks_from_wire(messages: Iterable[pb.TaskMark]) -> dict[TaskId, tuple[int, int]]:
-    return {codec.task_from_wire(each.task): (each.generation, each.sequence) for each in messages}
-
-
-def _closures_to_wire(marks: ClosureMarks) -> list[pb.ClosureMark]:
-    return [
-        pb.ClosureMark(
-            lane=lane, coordinator=coordinator, turn=turn, oldest_attempt=oldest, number=number
-        )
-        for lane, coordinator, turn, oldest, number in marks.rows()
-    ]
-
-
-def _closures_from_wire(messages: Iterable[pb.ClosureMark]) -> ClosureMarks:
-    return ClosureMarks.from_rows(
-        (each.lane, each.coordinator, each.turn, each.oldest_attempt, each.number)
-        for each in messages
-    )
