@@ -279,13 +279,11 @@ class Shares:
             self.move = replace(self.move, phase=phase, reason=why)
 
     def _see_progress(self, now: Configuration, state: ShareState) -> None:
-        move = self.move
-        if move is None or move.share != now.share or move.phase is not MovePhase.COPYING:
-            return
+        to = self._moves_to(now.share)
         for follower in state.followers:
-            if follower.task == move.to:
+            if self.move is not None and follower.task == to:
                 self.move = replace(
-                    move, copied_bytes=follower.copied_bytes, total_bytes=state.held_bytes
+                    self.move, copied_bytes=follower.copied_bytes, total_bytes=state.held_bytes
                 )
 
     def may_hear(self, task: TaskId) -> bool:
@@ -390,9 +388,8 @@ class Shares:
     def _moves_to(self, share: int) -> TaskId | None:
         """Find where a share is moving to; None: nowhere."""
         move = self.move
-        if move is None or move.phase is not MovePhase.COPYING or move.share != share:
-            return None
-        return move.to
+        is_copying = move is not None and move.phase is MovePhase.COPYING
+        return move.to if move is not None and is_copying and move.share == share else None
 
     def _has_failed_too_often(self, to: TaskId, leader: TaskId) -> bool:
         self._copies_of_move += 1

@@ -11,24 +11,19 @@ from ....cluster.replication import replica
 from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ....cluster.replication.replica import Replica, ReplicaRole
 from ....cluster.replication.reports import ShareLeader, ShareState
-from ....core.errors import FencedError, RefusedError, RopewalkError
-from ....core.process.threads import new_thread
+from ....core.errors import RefusedError, RopewalkError
 from ....core.settings import Settings
 from ....core.task import TaskId
 from ..memory_limits import HeldBytes
 from ..store import Store
 from .follower import Follower, FollowerLink
-from .joining import copy_store
+from .joining import OpenLink, ShareCopy
 from .leader_records import LeaderRecords
-from .posting import StoreRecords
 from .records import HandedOver
 from .share_part import SharePart
 from .stream import RecordStream
 
 log = logging.getLogger(__name__)
-
-OpenLink = Callable[[CopyTo, str, RecordStream], FollowerLink]
-"""Dials the follower of an order at an address; its acknowledgements go to the stream."""
 
 OpenFormer = Callable[[RecordStream], FollowerLink]
 """Dials the ps that led before, which has what this ps has, and is to follow."""
@@ -334,70 +329,8 @@ class ReplicatedShare:
             if after is None:
                 return
             part.replica = after
-            store, stream = part.store, part.stream
-
-        follower: Follower | None = None
-
-        def copy() -> None:
-            nonlocal follower
-            try:
-                follower = Follower(order.follower, open_link(order, address, stream))
-                copy_store(store, follower, lambda: self._attach(store, order, follower))
-                self._count(store, follower)
-            except (OSError, RopewalkError) as error:
-                log.warning("share %d was not copied to %s: %s", self.number, order.follower, error)
-                self._give_up(store, order, follower)
-
-        def failed(error: BaseException) -> None:
-            log.error("share %d was not copied to %s: %r", self.number, order.follower, error)
-            self._give_up(store, order, follower)
-
-        new_thread(f"copy-{order.follower.short}", copy, failed=failed).start()
-
-    def _count(self, store: Store, follower: Follower) -> None:
-        """Have answers wait for a follower from now on; the chief hears of it once it has all
-        before.
-        """
-        part = self._part
-        with self._lock:
-            if part.store is not store or part.replica.copies_to != follower.task:
-                raise FencedError(f"the chief has changed who follows share {self.number}")
-            part.replica = replica.copy_sent(part.replica)
-            stream = part.stream
-            stream.need(part.replica.needs)
-            position = follower.position
-        stream.wait_for(follower, position)
-        with self._lock:
-            if follower.task in part.replica.needs:
-                part.joined |= {follower.task}
-        log.info("%s follows share %d", follower.task, self.number)
-        part.changed()
-
-    def _attach(self, store: Store, order: CopyTo, follower: Follower) -> None:
-        """Begin to send records to a follower, if the chief has ordered nothing else meanwhile."""
-        part = self._part
-        with self._lock:
-            now = part.replica
-            is_current = (now.copies_to, now.epoch) == (order.follower, order.epoch)
-            if part.store is not store or not is_current:
-                raise FencedError(f"the chief has changed who follows share {self.number}")
-            part.records.attach(follower)
-            if self._is_closed:  # it may have come too late for `close` to remove it
-                raise FencedError(f"{part.task} ends")
-
-    def _give_up(self, store: Store, order: CopyTo, follower: Follower | None) -> None:
-        part = self._part
-        if follower is not None:
-            follower.cancel()
-        stream = store.part(StoreRecords).stream
-        with self._lock:
-            is_current = part.store is store and part.replica.epoch == order.epoch
-            if is_current and part.replica.copies_to == order.follower:
-                part.replica = replica.copy_broken(part.replica)
-            # One that is needed stays: the chief hears that it is lost.
-            if follower is not None and not follower.is_needed:
-                stream.remove(follower)
-        part.changed()
+            copy = ShareCopy(part, order, lambda: self._is_closed)
+        copy.start(address, open_link)
 
     # -- following -----------------------------------------------------------------------------
 
