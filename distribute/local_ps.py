@@ -2,11 +2,12 @@
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..client.ps.peer import Exchange
+from ..core import annexes
 from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array, total_bytes
 from ..core.errors import RopewalkError, ShapeMismatchError
@@ -29,9 +30,6 @@ from ..engine.rows import gather_rows
 from ..server.ps.payload import BufferPayload
 from ..server.ps.session import Session
 from ..server.ps.store import Store
-
-if TYPE_CHECKING:
-    from ..server.ps.cut.cuts import ShareCuts
 
 
 class OwnMemory(Protocol):
@@ -80,7 +78,8 @@ class LocalPs:
 
     def read_cut(self, number: int, piece: int, timeout_s: float) -> list[Elements]:  # noqa: ARG002
         """Read a piece of the values of a cut of the store."""
-        return _cuts_of(self.store).kept(number, self.who).read(piece)
+        elements: list[Elements] = _cuts_of(self.store).kept(number, self.who).read(piece)
+        return elements
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
@@ -209,7 +208,5 @@ class _LocalAnswer:
         return PushResult(reply.global_step, reply.staleness, reply.duplicate, reply.payload_bytes)
 
 
-def _cuts_of(store: Store) -> "ShareCuts":
-    from ..server.ps.cut.cuts import ShareCuts  # a program that trains alone never loads it
-
-    return store.part(ShareCuts)
+def _cuts_of(store: Store) -> Any:
+    return store.part(annexes.the("server.cuts", "moments", "a snapshot").ShareCuts)

@@ -9,15 +9,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
-from ..client.ps.cut_marker import CutMarker
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
+from ..core import annexes
 from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, RopewalkError
 from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
@@ -77,7 +77,7 @@ class JobTask(JobLink):
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._barrier: BarrierClient | None = None
-        self._marker: CutMarker | None = None
+        self._marker: Any = None  # of an annex; it has ``hear`` and ``close``
         self._leader: JobLeader | None = None
         self._first_steps: FirstSteps | None = None  # that this task has yet to wait for
         self._runtime: ClusterRuntime | None = None
@@ -150,8 +150,9 @@ class JobTask(JobLink):
         who = join_unless_done(membership, self.task, self._settings, self.check)
         self._on_registered()
         self._barrier = BarrierClient(chief, who, self.check)
-        self._marker = marker = CutMarker(chief, who, lambda: self._plane.session)
-        membership.on_cut = marker.hear
+        for module in annexes.at("cut_marker"):
+            self._marker = marker = module.CutMarker(chief, who, lambda: self._plane.session)
+            membership.on_cut = marker.hear
         if self._leader is not None:
             self._leader.lead(who, chief)
         self._plane.connect(who, chief, self._check_not_done)

@@ -3,18 +3,20 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...cluster.access.leadership import Leadership
+from ...core import annexes
+from ...core.arrays.dtypes import Array
 from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
-from ...core.task import TaskId
+from ...core.task import Incarnation, TaskId
 from ...core.wire.steps import SESSION_SERVICE
 from ...engine.library import library
 from ...engine.own_rules import import_rules
@@ -22,10 +24,9 @@ from ...net.auth.guard import Guard
 from ...net.host import HostedServer, MetricsPort, TaskHost
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import ps_samples, task_samples
-from .cut.cuts import ShareCuts
-from .cut.servicer import CutCalls
 from .lease import ChiefLease
 from .model_dir import PsModelDir
+from .moments import ServedPs, moments_of
 from .reader_messages import reader_sessions
 from .readers import Readers
 from .servicer import SERVICE, ParameterServerServicer, calls_of
@@ -33,9 +34,6 @@ from .session_limiter import SessionLimiter, connections_per_worker
 from .session_service import SessionService
 from .shares import OnlyShare, ServedShares
 from .store import Store
-
-if TYPE_CHECKING:
-    from .replication.servicer import ReplicationCalls
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +83,15 @@ class PsServer(HostedServer):
         self._limiter = limiter = SessionLimiter(task, settings.max_sessions, per_worker)
         self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
-        cuts = CutCalls(
-            task, self.shares, self.lease, lambda store, who: store.part(Readers).rows_of(who)
+        moments = moments_of(
+            ServedPs(
+                task, self.shares, self.lease, lambda store, who: store.part(Readers).rows_of(who)
+            )
         )
         calls = ParameterServerServicer(
-            task, self.shares, self.lease, self.generation, limiter, model_dir, cuts.save
+            task, self.shares, self.lease, self.generation, limiter, model_dir, moments.save
         )
-        readers = reader_sessions(
-            lambda store, cut, who: store.part(ShareCuts).kept(cut, who).take_rows()
-        )
+        readers = reader_sessions(moments.rows)
         sessions = SessionService(self.shares, settings, limiter, self.lease.check_job, readers)
         served = {SESSION_SERVICE: sessions.serve}
         if replication is not None:
@@ -104,7 +102,7 @@ class PsServer(HostedServer):
             task,
             threads=2 * settings.max_sessions + 16,
             settings=settings,
-            calls={SERVICE: calls_of(task, calls, cuts, replication)},
+            calls={SERVICE: calls_of(task, calls, moments, replication)},
             guard=Guard(
                 task,
                 settings,
@@ -134,11 +132,12 @@ class PsServer(HostedServer):
         library.load_in_background()
         log.info("ready at port %d", self._host.port)
 
-    def _replication(self) -> "ReplicationCalls":
-        from .replication.servicer import ReplicationCalls  # most jobs have none
-
+    def _replication(self) -> Any:
+        annex = annexes.the("server.servicer", "replication", "ps_shares, or ps_replicas,")
         prepare = partial(library.wait, time.monotonic() + _LOADED_S)
-        return ReplicationCalls(self.task, self._settings, self.generation, self.lease, prepare)
+        return annex.ReplicationCalls(
+            self.task, self._settings, self.generation, self.lease, prepare
+        )
 
     @property
     def store(self) -> Store:
@@ -212,6 +211,11 @@ class PsServer(HostedServer):
         self._host.drain()
         self.shares.close()
         self._host.stop(grace_s)
+
+
+def _rows_of(store: Store, who: Incarnation | None) -> Sequence[Array]:
+    """Copy the rows that a reader has named."""
+    return store.part(Readers).rows_of(who)
 
 
 class _Orphanhood:

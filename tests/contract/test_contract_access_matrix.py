@@ -27,6 +27,7 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
+from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import Lead
 from ropewalk.collectives.server import CollectiveServer
@@ -35,7 +36,6 @@ from ropewalk.core.wire.error_table import from_detail
 from ropewalk.net.shared_memory import unavailable
 from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 from ropewalk.server.chief.server import ChiefServer
-from ropewalk.server.ps.replication.share import ReplicatedShare
 from ropewalk.server.ps.server import PsServer
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from helpers.ps_peers import ASSIGN, Ps, put, vector
+from ropewalk.annexes.moments.server.cuts import ShareCuts
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.core.errors import PermissionDeniedError
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.server.ps.cut.cuts import ShareCuts
 
 FIRST = Incarnation(TaskId("worker", 0), 1)
 

@@ -11,6 +11,13 @@ import pytest
 from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.records import BlockUpdated, CopiedTile, Record
+from ropewalk.annexes.replication.server.replaying import Replayer
+from ropewalk.annexes.replication.server.segments import SegmentsReceived
+from ropewalk.annexes.replication.server.share import ReplicatedShare
+from ropewalk.annexes.replication.server.shares import PsShares
 from ropewalk.client.ps.direct_pull import MemoryReading
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
@@ -21,13 +28,6 @@ from ropewalk.core.task import TaskId
 from ropewalk.core.wire.steps import Operation
 from ropewalk.net.connection import Connection
 from ropewalk.net.shared_memory import unavailable
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.records import BlockUpdated, CopiedTile, Record
-from ropewalk.server.ps.replication.replaying import Replayer
-from ropewalk.server.ps.replication.segments import SegmentsReceived
-from ropewalk.server.ps.replication.share import ReplicatedShare
-from ropewalk.server.ps.replication.shares import PsShares
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

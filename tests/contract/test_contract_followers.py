@@ -12,6 +12,19 @@ from helpers.digests import digest_of
 from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import SilentLink, Worker, fill, run_together
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.following import SERVICE, FollowService
+from ropewalk.annexes.replication.server.joining import copy_store
+from ropewalk.annexes.replication.server.link import RemoteLink
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.records import (
+    CopiedTile,
+    CopyCompleted,
+    HandedOver,
+    TaskRegistered,
+)
+from ropewalk.annexes.replication.server.share import ReplicatedShare
+from ropewalk.annexes.replication.server.stream import RecordStream
 from ropewalk.cluster.replication import replica
 from ropewalk.cluster.replication.configuration import GiveUpShare, HandOver, Lead
 from ropewalk.cluster.replication.replica import ReplicaRole
@@ -24,19 +37,6 @@ from ropewalk.net.auth.guard import Guard
 from ropewalk.net.endpoint import Greeting, Service
 from ropewalk.net.host import TaskHost
 from ropewalk.server.ps.push_marks import LogCopied
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.following import SERVICE, FollowService
-from ropewalk.server.ps.replication.joining import copy_store
-from ropewalk.server.ps.replication.link import RemoteLink
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.records import (
-    CopiedTile,
-    CopyCompleted,
-    HandedOver,
-    TaskRegistered,
-)
-from ropewalk.server.ps.replication.share import ReplicatedShare
-from ropewalk.server.ps.replication.stream import RecordStream
 
 LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
 ME = Incarnation(LEADER, 1)

@@ -20,11 +20,11 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # not the folder of helpers: they have names
 
 from helpers.digests import digest_of  # noqa: E402
+from ropewalk.annexes.replication.server.share import ReplicatedShare  # noqa: E402
 from ropewalk.client.ps.control import PsControl  # noqa: E402
 from ropewalk.cluster.replication.configuration import Lead  # noqa: E402
 from ropewalk.core.task import Incarnation  # noqa: E402
 from ropewalk.launch.cli import main  # noqa: E402
-from ropewalk.server.ps.replication.share import ReplicatedShare  # noqa: E402
 
 _POLL_S = 0.05
 WANTED = Path("digests-wanted")

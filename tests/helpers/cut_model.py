@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from ropewalk.annexes.moments import decisions as job_cut
 from ropewalk.annexes.moments.decisions import CutPhase, JobCut
+from ropewalk.annexes.moments.server import marks
+from ropewalk.annexes.moments.server.marks import CutState, ShareCut
 from ropewalk.core.errors import FencedError
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.cut_marks import CutMark
-from ropewalk.server.ps.cut import marks
-from ropewalk.server.ps.cut.marks import CutState, ShareCut
 
 _BEFORE, _TOO_LATE = 0.0, 2.0
 _UNTIL = 1.0

@@ -8,6 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.joining import copy_store
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.record_codec import RecordDecoder, RecordEncoder
+from ropewalk.annexes.replication.server.records import Record
+from ropewalk.annexes.replication.server.replaying import Replayer
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.update_rules import UpdateRule
@@ -19,12 +25,6 @@ from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2
 from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.joining import copy_store
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
-from ropewalk.server.ps.replication.records import Record
-from ropewalk.server.ps.replication.replaying import Replayer
 from ropewalk.server.ps.store import Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)
@@ -52,7 +52,7 @@ class Link:
         self.failure: BaseException | None = None
 
     def send(self, position: int, record: Record) -> None:
-        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.annexes.replication.server.follower.FollowerLink`."""
         message, arrays = self._encoder.encode(position, record)
         payload = b"".join(array.tobytes() for array in arrays)
         self._sent.put((message.SerializeToString(), payload))
@@ -68,7 +68,7 @@ class Link:
         """Nothing waits here for long."""
 
     def lead_in(self, epoch: int) -> None:
-        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.annexes.replication.server.follower.FollowerLink`."""
         self._encoder.epoch = epoch
 
     def _replay(self) -> None:
@@ -99,7 +99,7 @@ class SilentLink:
         self.is_closed = False
 
     def send(self, position: int, record: Record) -> None:
-        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.annexes.replication.server.follower.FollowerLink`."""
         self.records.append(record)
 
     def read(self, timeout_s: float) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 
 import numpy as np
 
+from ropewalk.annexes.moments.server.saving import SaveOrder, save_moment
 from ropewalk.client.ps.control import PsControl
 from ropewalk.core.checkpoint import CheckpointReader
 from ropewalk.core.checkpoint.file_systems import open_folder
@@ -20,7 +21,6 @@ from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.server.ps.cut.saving import SaveOrder, save_moment
 from ropewalk.server.ps.store import Store
 from ropewalk.worker.lead.checkpoint_sources import PsShards
 from ropewalk.worker.lead.checkpointer import Checkpointer

@@ -4,8 +4,8 @@ import threading
 from typing import cast
 
 from helpers.waiting import wait_until
+from ropewalk.annexes.moments.cut_marker import CutMarker
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.client.ps.cut_marker import CutMarker
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.core.errors import PeerLostError, RopewalkError
 from ropewalk.core.task import Incarnation, TaskId

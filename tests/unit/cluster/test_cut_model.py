@@ -8,10 +8,10 @@ import pytest
 from helpers.cut_model import Bounds, Model, Rules, search
 from ropewalk.annexes.moments import decisions as job_cut
 from ropewalk.annexes.moments.decisions import JobCut
+from ropewalk.annexes.moments.server import marks
+from ropewalk.annexes.moments.server.marks import ShareCut
 from ropewalk.core.task import Incarnation
 from ropewalk.core.wire.cut_marks import CutMark
-from ropewalk.server.ps.cut import marks
-from ropewalk.server.ps.cut.marks import ShareCut
 
 _BOTH, _FIRST, _SECOND = frozenset({0, 1}), frozenset({0}), frozenset({1})
 

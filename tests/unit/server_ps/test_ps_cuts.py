@@ -14,6 +14,9 @@ from safetensors.numpy import load_file
 from helpers.rules import Adam
 from helpers.tables import gradients, table
 from helpers.waiting import scaled
+from ropewalk.annexes.moments.server.cuts import ShareCuts
+from ropewalk.annexes.moments.server.rooms import Rooms, make_rooms
+from ropewalk.annexes.moments.server.saving import save_moment
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.arrays.dtypes import Array
@@ -26,9 +29,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.cut_marks import CutMark
 from ropewalk.core.wire.steps import Operation
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.server.ps.cut.cuts import ShareCuts
-from ropewalk.server.ps.cut.rooms import Rooms, make_rooms
-from ropewalk.server.ps.cut.saving import save_moment
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 
@@ -339,7 +339,7 @@ def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
         made.extend(weakref.ref(room) for each in rooms.values() for room in each)
         return rooms
 
-    monkeypatch.setattr("ropewalk.server.ps.cut.cuts.make_rooms", noted)
+    monkeypatch.setattr("ropewalk.annexes.moments.server.cuts.make_rooms", noted)
     job = workers(LARGE)
     job.add(0, "large")
     job.begin()
@@ -358,7 +358,7 @@ def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
         again.wait(0.2)  # as long as the other order would take to come here
         return make_rooms(*args, **kwargs)
 
-    monkeypatch.setattr("ropewalk.server.ps.cut.cuts.make_rooms", slow)
+    monkeypatch.setattr("ropewalk.annexes.moments.server.cuts.make_rooms", slow)
     job = workers(LARGE)
     job.add(0, "large")
     first = job.pool.submit(job.begin)

@@ -10,6 +10,11 @@ from click.testing import CliRunner
 
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
+from ropewalk.annexes.moments.server.bases import Bases
+from ropewalk.annexes.moments.server.cuts import ShareCuts
+from ropewalk.annexes.moments.server.image import CutImage
+from ropewalk.annexes.moments.server.saving import SaveOrder, save_moment
+from ropewalk.annexes.moments.server.table_deltas import delta_of_table
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
@@ -32,11 +37,6 @@ from ropewalk.engine.block import Block
 from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.launch.commands.checkpoint import verify_command
-from ropewalk.server.ps.cut.bases import Bases
-from ropewalk.server.ps.cut.cuts import ShareCuts
-from ropewalk.server.ps.cut.image import CutImage
-from ropewalk.server.ps.cut.saving import SaveOrder, save_moment
-from ropewalk.server.ps.cut.table_deltas import delta_of_table
 from ropewalk.server.ps.readers import Readers
 from ropewalk.server.ps.store import Store
 from ropewalk.server.ps.table_copies import TableCopy

@@ -12,6 +12,7 @@ from helpers.digests import digest_of
 from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
+from ropewalk.annexes.replication.server import table_copying
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
@@ -21,7 +22,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.row_changes import ChangeMark
-from ropewalk.server.ps.replication import table_copying
 from ropewalk.server.ps.store import Store
 
 SETTINGS = Settings()

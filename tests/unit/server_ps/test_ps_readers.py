@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.tables import DIM, F32, gradients, table
+from ropewalk.annexes.moments.server.cuts import ShareCuts
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
@@ -24,7 +25,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.followed_rows import FollowRequest, Position
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.server.ps.cut.cuts import ShareCuts
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.readers import Readers
 from ropewalk.server.ps.store import Store

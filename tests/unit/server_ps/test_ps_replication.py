@@ -22,6 +22,21 @@ from helpers.replication import (
 )
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, Lamb
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication.server.copying import copy_block, next_tile
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.joining import copy_store
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.records import (
+    BlockCopyBegun,
+    BlockUpdated,
+    Checked,
+    CopyCompleted,
+    HandedOver,
+    Record,
+    before,
+)
+from ropewalk.annexes.replication.server.replaying import Replayer
+from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RefusedError
@@ -36,21 +51,6 @@ from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ropewalk.net.shared_memory import SharedSegment
 from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
-from ropewalk.server.ps.replication.copying import copy_block, next_tile
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.joining import copy_store
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.records import (
-    BlockCopyBegun,
-    BlockUpdated,
-    Checked,
-    CopyCompleted,
-    HandedOver,
-    Record,
-    before,
-)
-from ropewalk.server.ps.replication.replaying import Replayer
-from ropewalk.server.ps.replication.share import ReplicatedShare
 from ropewalk.server.ps.store import Store
 
 RULES: list[UpdateRule] = [

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
+from ropewalk.annexes.replication.server import segments
+from ropewalk.annexes.replication.server.segments import SegmentsReceived, SegmentsSent
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.wire.memory import HEADER_BYTES
 from ropewalk.net.shared_memory import SharedSegment, unavailable
-from ropewalk.server.ps.replication import segments
-from ropewalk.server.ps.replication.segments import SegmentsReceived, SegmentsSent
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from helpers.waiting import wait_until
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.records import Record
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import (
     LimitExceededError,
@@ -23,9 +26,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from ropewalk.server.ps.payload import BufferPayload
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.records import Record
 from ropewalk.server.ps.session import Session
 from ropewalk.server.ps.store import Store
 

@@ -7,6 +7,10 @@ import pytest
 
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.posting import StoreRecords
+from ropewalk.annexes.replication.server.record_codec import RecordDecoder, RecordEncoder
+from ropewalk.annexes.replication.server.records import BlockUpdated, Record
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import as_bytes
@@ -32,10 +36,6 @@ from ropewalk.proto.v1 import replication_pb2 as pb
 from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout_compiler import compile_layout
 from ropewalk.server.ps.payload import BufferPayload
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.posting import StoreRecords
-from ropewalk.server.ps.replication.record_codec import RecordDecoder, RecordEncoder
-from ropewalk.server.ps.replication.records import BlockUpdated, Record
 from ropewalk.server.ps.store import Store
 from ropewalk.telemetry.task_metrics import ps_samples
 

@@ -15,6 +15,8 @@ from helpers.mapped_memory import resident_bytes
 from helpers.replication import FOLLOWER, Link
 from helpers.rules import Adam
 from helpers.tables import DIM, F32, INITIALIZER, RULE, gradients, on_disk, table
+from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.joining import copy_store
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
@@ -30,8 +32,6 @@ from ropewalk.engine.keyed.disk_block import BlockOnDisk
 from ropewalk.engine.keyed.draws import draws_of
 from ropewalk.engine.keyed.row_store import RowStore
 from ropewalk.server.ps.memory_limits import HeldBytes
-from ropewalk.server.ps.replication.follower import Follower
-from ropewalk.server.ps.replication.joining import copy_store
 from ropewalk.server.ps.store import Store
 from ropewalk.server.ps.table_copies import TableCopy
 from ropewalk.telemetry.task_metrics import ps_samples

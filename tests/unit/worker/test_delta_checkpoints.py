@@ -8,6 +8,7 @@ import pytest
 
 from helpers.saving import WHO, StorePs
 from helpers.tables import DIM, F32, gradients, table
+from ropewalk.annexes.moments.server.bases import Bases
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
@@ -16,7 +17,6 @@ from ropewalk.core.checkpoint.manifest import BaseRecord, Manifest, TableRecord
 from ropewalk.core.errors import CheckpointError, StorageError
 from ropewalk.core.settings import Settings
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.server.ps.cut.bases import Bases
 from ropewalk.worker.lead.checkpoint_sources import PsShards, WholeOrDelta
 from ropewalk.worker.lead.checkpointer import Checkpointer, DeltaPolicy
 

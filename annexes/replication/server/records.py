@@ -1,7 +1,7 @@
 """Records of what happens to a store: whoever does the same in the same order has the same bits.
 
 Arrays of a record are views of memory that is used again; a link sends or copies them before
-:meth:`~ropewalk.server.ps.replication.stream.RecordStream.post` returns.
+:meth:`~ropewalk.annexes.replication.server.stream.RecordStream.post` returns.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ....core.task import Incarnation, TaskId
 from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import Gradient, StepInfo, UpdatePart
 from ....net.shared_memory import SharedSegment
-from ..push_marks import LogCopied
+from ....server.ps.push_marks import LogCopied
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from ....core.checkpoint.delta import REMOVED, superseded
 from ....core.checkpoint.saved_part import SavedShard
 from ....engine.keyed.row_store import FREE
 from ....engine.row_changes import ChangeMark
-from ..block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
-from ..table_copies import TableCopy
+from ....server.ps.block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
+from ....server.ps.table_copies import TableCopy
 
 _MOST_CHANGED = 0.25
 """Part of all places: of more the whole table is written, and no longer list is kept."""

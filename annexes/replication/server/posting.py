@@ -8,9 +8,9 @@ from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, StepInfo
-from ..change_stream import BlockChange, Subscriber
-from ..first_values import Held
-from ..store import Store
+from ....server.ps.change_stream import BlockChange, Subscriber
+from ....server.ps.first_values import Held
+from ....server.ps.store import Store
 from .copying import copy_target, has_kernel, post_tiles
 from .follower import Follower
 from .records import (

@@ -12,7 +12,7 @@ from ....core.wire.same_fields import to_message
 from ....net.auth.guard import Visitor
 from ....net.endpoint import Service
 from ....proto.v1 import ps_pb2
-from ..lease import ChiefLease
+from ....server.ps.lease import ChiefLease
 from .following import SERVICE, FollowService
 from .records import HandedOver
 from .share import ReplicatedShare

@@ -14,9 +14,9 @@ from ....core.arrays.dtypes import Array
 from ....core.errors import CutVoidError
 from ....core.task import Incarnation
 from ....core.wire.cut_marks import CutMark
-from ..block_reader import piece_bytes
-from ..change_stream import BlockChange, Subscriber
-from ..store import Store
+from ....server.ps.block_reader import piece_bytes
+from ....server.ps.change_stream import BlockChange, Subscriber
+from ....server.ps.store import Store
 from . import marks
 from .bases import Bases
 from .image import CutImage, Moment
@@ -60,7 +60,7 @@ class CutGate:
             self._expire()
 
     def mark(self, who: Incarnation, mark: CutMark, applied: int) -> None:
-        """Take a worker's mark; see :func:`~ropewalk.server.ps.cut.marks.marked`."""
+        """Take a worker's mark; see :func:`~ropewalk.annexes.moments.server.marks.marked`."""
         with self._change:
             self._advance(marks.marked(self.cut, who, mark, applied, time.monotonic()))
 

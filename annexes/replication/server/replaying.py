@@ -6,9 +6,9 @@ from ....core.checkpoint import CheckpointReader
 from ....core.errors import RefusedError
 from ....engine.block import Block, warm_up
 from ....engine.push_target import PushTarget, RowsByKey
-from ..first_values import Held
-from ..push_marks import LogCopied
-from ..store import Store
+from ....server.ps.first_values import Held
+from ....server.ps.push_marks import LogCopied
+from ....server.ps.store import Store
 from . import records
 
 

@@ -21,12 +21,19 @@ from ....core.task import Incarnation, TaskId
 from ....core.wire.cut_marks import Elements, Marks
 from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey, UpdatePart
-from ..block_reader import ArrayPiece, ArrayReader, PlannedTensor, elements_of, memory_of, parts_of
-from ..saving import table_readers
+from ....server.ps.block_reader import (
+    ArrayPiece,
+    ArrayReader,
+    PlannedTensor,
+    elements_of,
+    memory_of,
+    parts_of,
+)
+from ....server.ps.saving import table_readers
 from .rooms import KeptMemory, Rooms
 
 if TYPE_CHECKING:
-    from ..table_copies import TableCopy
+    from ....server.ps.table_copies import TableCopy
 
 _MOST_ARRAYS = 4096  # small ones in one answer: each has its name with it
 _UNREAD_S = 60.0

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
-from ..block_reader import LOCKED_BYTES
-from ..first_values import Held
+from ....server.ps.block_reader import LOCKED_BYTES
+from ....server.ps.first_values import Held
 from .follower import Follower
 from .records import BlockCopyBegun, CopiedTile
 from .stream import RecordStream

@@ -15,7 +15,7 @@ from ....core.checkpoint.delta import ROWS, changed_slot
 from ....core.checkpoint.saved_part import SavedShard
 from ....core.checkpoint.tensor_file import TensorSpec
 from ....engine.row_changes import ChangeMark
-from ..block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
+from ....server.ps.block_reader import BlockReader, PlannedTensor, copy_in_parts, parts_of
 from .image import BlockImage, KeptPiece
 
 _MOST_CHANGED = 0.5

@@ -16,7 +16,7 @@ from ....core.arrays.memory_pool import present_buffer
 from ....core.errors import CutVoidError
 from ....core.task import TaskId
 from ....engine.block import Block
-from ..block_reader import plan_of
+from ....server.ps.block_reader import plan_of
 
 _TOGETHER_BYTES = 32 * 1024 * 1024  # of some pieces, given back when all of them are read
 

@@ -1,54 +1,48 @@
 """The calls about cuts, and about checkpoints that are of one moment or have only changes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ....core.arrays.dtypes import Array
 from ....core.checkpoint.folder import Folder
 from ....core.checkpoint.saved_part import SavedPart
 from ....core.errors import CutVoidError
-from ....core.task import Incarnation, TaskId
+from ....core.task import Incarnation
 from ....core.wire import codec
 from ....core.wire.bounds import MAX_LEASE_S, check_number
 from ....core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ....net.auth.guard import Visitor
 from ....proto.v1 import ps_pb2
-from ..lease import ChiefLease
-from ..shares import ServedShares
-from ..store import Store
+from ....server.ps.moments import ServedPs
+from ....server.ps.store import Store
 from .cuts import ShareCuts
 from .saving import SaveOrder, save_moment
-
-RowsOf = Callable[[Store, Incarnation | None], Sequence[Array]]
-"""Copies the rows that a reader has named."""
 
 
 class CutCalls:
     """Serves the calls about cuts. Thread-safe.
 
     Args:
-        task: Task of the ps.
-        shares: The variables.
-        lease: Lease of the job's chief.
-        rows_of: Copies the rows that a reader has named.
+        served: The ps.
     """
 
-    def __init__(
-        self, task: TaskId, shares: ServedShares, lease: ChiefLease, rows_of: RowsOf
-    ) -> None:
-        self._task = task
-        self._shares = shares
-        self._lease = lease
-        self._rows_of = rows_of
+    def __init__(self, served: ServedPs) -> None:
+        self._task = served.task
+        self._shares = served.shares
+        self._lease = served.lease
+        self._rows_of = served.rows_of
 
     def _cuts(self, share: int) -> ShareCuts:
         return self._shares.led(share).part(ShareCuts)
 
-    @staticmethod
-    def save(store: Store, folder: Folder, request: ps_pb2.SaveShardsRequest) -> SavedPart:
+    def save(self, store: Store, folder: Folder, request: ps_pb2.SaveShardsRequest) -> SavedPart:
         """Write a store's part of a checkpoint: of a cut, if it names one, or what changed."""
         image = store.part(ShareCuts).kept(request.cut, None) if request.cut else None
         order = SaveOrder(request.checkpoint, request.base, request.may_be_base)
         return save_moment(store, folder, image=image, order=order)
+
+    def rows(self, store: Store, number: int, who: Incarnation | None) -> Sequence[Array]:
+        """Take the rows that a cut has for a reader."""
+        return store.part(ShareCuts).kept(number, who).take_rows()
 
     def BeginCut(self, request: ps_pb2.BeginCutRequest, _: Visitor) -> ps_pb2.BeginCutResponse:
         """Hold pushes that are not in a cut. A repeat changes nothing."""

@@ -8,11 +8,11 @@ import logging
 import threading
 from collections.abc import Callable
 
+from ...client.chief.calls import ChiefClient
+from ...client.ps.parameter_session import ParameterSession
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation
-from ..chief.calls import ChiefClient
-from .parameter_session import ParameterSession
 
 log = logging.getLogger(__name__)
 

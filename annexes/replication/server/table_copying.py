@@ -20,8 +20,8 @@ from ....core.arrays.dtypes import Array
 from ....engine.keyed.block import KeyedBlock
 from ....engine.keyed.tiles import Tile
 from ....engine.row_changes import ChangeMark
-from ..block_reader import LOCKED_BYTES
-from ..first_values import Held
+from ....server.ps.block_reader import LOCKED_BYTES
+from ....server.ps.first_values import Held
 from .follower import Follower
 from .records import RowsCopied, TableCopied, TableCopyBegun
 from .stream import RecordStream

@@ -11,8 +11,8 @@ from ....cluster.replication.reports import FollowerState, ShareLeader, ShareSta
 from ....core.errors import FencedError, MovedError
 from ....core.settings import Settings
 from ....core.task import TaskId
-from ..memory_limits import HeldBytes
-from ..store import Store
+from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.store import Store
 from .posting import StoreRecords
 from .sessions import RunningSessions
 from .stream import RecordStream

@@ -14,8 +14,8 @@ from ....cluster.replication.reports import ShareLeader, ShareState
 from ....core.errors import RefusedError, RopewalkError
 from ....core.settings import Settings
 from ....core.task import TaskId
-from ..memory_limits import HeldBytes
-from ..store import Store
+from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.store import Store
 from .follower import Follower, FollowerLink
 from .joining import OpenLink, ShareCopy
 from .leader_records import LeaderRecords

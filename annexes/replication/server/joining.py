@@ -7,7 +7,7 @@ from ....cluster.replication import replica
 from ....cluster.replication.configuration import CopyTo
 from ....core.errors import FencedError, RopewalkError
 from ....core.process.threads import new_thread
-from ..store import Store
+from ....server.ps.store import Store
 from .copying import copy_target
 from .follower import Follower, FollowerLink
 from .posting import StoreRecords

@@ -11,7 +11,7 @@ from ....core.wire import codec
 from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, UpdatePart
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
-from ..push_marks import LogCopied
+from ....server.ps.push_marks import LogCopied
 from .record_wire import (
     RecordPayload,
     binding_from_wire,

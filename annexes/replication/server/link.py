@@ -25,7 +25,7 @@ _GOES_ON_S = 2.0  # for the ps that led before: it is there at once, or not at a
 class RemoteLink:
     """Sends records to a follower, and reads its acknowledgements when it is told to.
 
-    See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`.
+    See :class:`~ropewalk.annexes.replication.server.follower.FollowerLink`.
 
     Args:
         follower: The ps that follows.
@@ -84,7 +84,7 @@ class RemoteLink:
 
     @property
     def shares_memory(self) -> bool:
-        """See :class:`~ropewalk.server.ps.replication.follower.FollowerLink`."""
+        """See :class:`~ropewalk.annexes.replication.server.follower.FollowerLink`."""
         return self._segments is not None
 
     def send(self, position: int, record: Record) -> None:
@@ -123,7 +123,7 @@ class RemoteLink:
         self._connection.close()
 
     def lead_in(self, epoch: int) -> None:
-        """See :meth:`~ropewalk.server.ps.replication.follower.FollowerLink.lead_in`."""
+        """See :meth:`~ropewalk.annexes.replication.server.follower.FollowerLink.lead_in`."""
         self._encoder.epoch = epoch
 
     def _send(self, message: replication_pb2.Record, arrays: Sequence[Array]) -> None:
@@ -134,7 +134,7 @@ class RemoteLink:
         self._connection.send([message.SerializeToString()], parts, size)
 
     def read(self, timeout_s: float) -> None:
-        """See :meth:`~ropewalk.server.ps.replication.follower.FollowerLink.read`."""
+        """See :meth:`~ropewalk.annexes.replication.server.follower.FollowerLink.read`."""
         connection, last = self._connection, 0
         connection.receive_deadline = time.monotonic() + timeout_s
         try:

@@ -14,7 +14,7 @@ from ....net.endpoint import Greeting
 from ....net.listener import GREETING_TIMEOUT_S
 from ....net.stream import NEVER
 from ....proto.v1 import replication_pb2, session_pb2
-from ..payload import most_segment_bytes
+from ....server.ps.payload import most_segment_bytes
 from .leader_records import LeaderRecords
 from .record_codec import RecordDecoder, has_arrived
 from .record_wire import handed_over

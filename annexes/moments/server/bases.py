@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 from ....core.errors import LimitExceededError
 from ....engine.push_target import PushTarget, RowsByKey
 from ....engine.row_changes import ChangeMark
-from ..block_reader import COPY_BYTES
-from ..change_stream import Subscriber
-from ..store import Store
+from ....server.ps.block_reader import COPY_BYTES
+from ....server.ps.change_stream import Subscriber
+from ....server.ps.store import Store
 
 log = logging.getLogger(__name__)
 

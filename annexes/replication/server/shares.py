@@ -14,10 +14,10 @@ from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings
 from ....core.task import Incarnation, TaskId
 from ....core.wire.bounds import MAX_NAME_BYTES, check_text
+from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.store import Store
 from ....telemetry.catalogue import Sample
 from ....telemetry.task_metrics import follower_samples
-from ..memory_limits import HeldBytes
-from ..store import Store
 from .follower import FollowerLink
 from .link import RemoteLink
 from .records import HandedOver

@@ -12,7 +12,7 @@ from ....core.wire import codec
 from ....core.wire.closure_pushes import ClosureMarks
 from ....engine.push_target import StepInfo
 from ....proto.v1 import replication_pb2 as pb
-from ..push_marks import LogCopied
+from ....server.ps.push_marks import LogCopied
 from .records import (
     BlockCopyBegun,
     HandedOver,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ....core.checkpoint.folder import Folder
 from ....core.checkpoint.saved_part import SavedPart
-from ..block_reader import COPY_BYTES, BlockReader
-from ..saving import SaveSource, save_shards, table_readers
-from ..store import Store
+from ....server.ps.block_reader import COPY_BYTES, BlockReader
+from ....server.ps.saving import SaveSource, save_shards, table_readers
+from ....server.ps.store import Store
 from .bases import BaseMarks, Bases
 from .image import BlockImage, CutImage
 
 if TYPE_CHECKING:
-    from ..table_copies import TableCopy
+    from ....server.ps.table_copies import TableCopy
 
 
 @dataclass(frozen=True, slots=True)
