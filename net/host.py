@@ -4,18 +4,18 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError
 from ..core.process.rare_log import RareLog
-from ..core.settings import Settings, take_environment
+from ..core.settings import Settings
 from ..core.task import TaskId
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import connection_samples
 from .arrival import HttpArrival
-from .auth.credentials import SecurityMode, is_localhost, is_loopback, security_mode
+from .auth.credentials import SecurityMode, bind_address, security_mode
 from .auth.guard import Guard
 from .auth.tls_files import credential_files
 from .auth.tls_handshake import TlsServer
@@ -27,7 +27,14 @@ from .http2.server import Http2Server
 from .http2.shares import CallPool
 from .listener import GREETING_TIMEOUT_S, Listener
 from .shared_memory import unavailable
-from .sockets import listen_tcp, split_address, tcp_stream, unix_stream
+from .sockets import (
+    held_port,
+    listen_for_probes,
+    listen_tcp,
+    split_address,
+    tcp_stream,
+    unix_stream,
+)
 from .stream import SocketStream
 from .this_machine import most_grpc_connections, raise_limit
 from .tunnel import METHOD, serve_tunnel
@@ -38,9 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HELD_PORT = "ROPEWALK_HEALTH_FD"
-"""Variable with the number of the socket that the parent process keeps open."""
-
 _BACKLOG = 512
 _LOOKERS = 8  # greetings that only ask for the task, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
@@ -49,29 +53,12 @@ _LEASE_THREADS = 4  # a lease is renewed at once
 _IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 _PROBE_THREADS, _WAITING_PROBES = 2, 64
-_PROBE_BACKLOG = 64  # five minutes of probes that nobody takes
 _PROBE_BYTES = 4096
 
 _METRICS_ANSWERS = 4  # at once; more are refused
 _METRICS_BACKLOG = 64
 _METRICS_REQUEST_S = 5.0
 _METRICS_ANSWER_S = 5.0
-
-
-def bind_address(address: str, settings: Settings) -> str:
-    """Choose where to listen for a task whose peers know it as ``address``.
-
-    The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
-    not on loopback listens on every interface.
-    """
-    host, _, port = address.rpartition(":")
-    everywhere = "0.0.0.0"  # noqa: S104 - the guard asks who is there
-    listen = settings.host or (host if is_loopback(host) else everywhere)
-    if is_localhost(listen):
-        listen = "localhost"  # which resolvers know without a server, unlike "localhost."
-    if listen.count(":") > 1 and not listen.startswith("["):
-        listen = f"[{listen}]"  # an IPv6 address
-    return f"{listen}:{port}"
 
 
 class TaskHost:
@@ -285,7 +272,7 @@ class ProbePort:
         Raises:
             OSError: The port is taken.
         """
-        self._listener.add(_held_port() or _listening(where), tcp_stream)
+        self._listener.add(held_port() or listen_for_probes(where), tcp_stream)
         self._calls.start()
         self._listener.start()
 
@@ -293,50 +280,6 @@ class ProbePort:
         """Stop answering."""
         self._listener.stop()
         self._calls.stop(0)
-
-
-class HeldPort:
-    """A port for probes at which nothing answers yet. Use as a context manager.
-
-    The parent process of a container's task keeps it open while it starts the task again: the
-    kernel accepts connections meanwhile, which is all that a liveness probe asks, and a question
-    for readiness waits for the next task's answer, or until its time is over.
-
-    Args:
-        where: host:port.
-
-    Attributes:
-        number: Number of the open file, which a task inherits.
-        variables: Environment variables by which the task knows that.
-
-    Raises:
-        OSError: The port is taken.
-    """
-
-    def __init__(self, where: str) -> None:
-        self._socket = _listening(where)
-        self.number = self._socket.fileno()
-        self.variables = {HELD_PORT: str(self.number)}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-
-def _listening(where: str) -> socket.socket:
-    return listen_tcp(*split_address(where), _PROBE_BACKLOG)
-
-
-def _held_port() -> socket.socket | None:
-    """Take over the parent's socket; None: it keeps none."""
-    number = take_environment(HELD_PORT)
-    if not number.isdecimal():
-        return None
-    held = socket.socket(fileno=int(number))
-    held.set_inheritable(False)
-    return held
 
 
 class MetricsPort:

@@ -1,5 +1,7 @@
 """Sockets: TCP between machines, and Unix sockets, over which processes of one machine can pass
 open files.
+
+The parent process of a container's task holds a port for probes without anything else of ``net``.
 """
 
 import contextlib
@@ -11,8 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from ..core.errors import RefusedError
+from ..core.settings import take_environment
 from .stream import READ_BYTES, SocketStream
 
 CONNECT_TIMEOUT_S = 2.0
@@ -21,6 +25,10 @@ CONNECT_TIMEOUT_S = 2.0
 # live peer that does not read: a worker may compute for minutes before it reads an answer.
 _OPTIONS = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
+HELD_PORT = "ROPEWALK_HEALTH_FD"
+"""Variable with the number of the socket that the parent process keeps open."""
+
+_PROBE_BACKLOG = 64  # five minutes of probes that nobody takes
 _MAX_DESCRIPTORS = 16  # received and not taken yet
 _DESCRIPTOR = struct.Struct("i")
 
@@ -285,3 +293,52 @@ def unix_stream(connection: socket.socket) -> UnixStream:
     if user != os.getuid():
         raise PermissionError(f"user {user} called, we are {os.getuid()}")
     return UnixStream(connection)
+
+
+class HeldPort:
+    """A port for probes at which nothing answers yet. Use as a context manager.
+
+    The parent process of a container's task keeps it open while it starts the task again: the
+    kernel accepts connections meanwhile, which is all that a liveness probe asks, and a question
+    for readiness waits for the next task's answer, or until its time is over.
+
+    Args:
+        where: host:port.
+
+    Attributes:
+        number: Number of the open file, which a task inherits.
+        variables: Environment variables by which the task knows that.
+
+    Raises:
+        OSError: The port is taken.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._socket = listen_for_probes(where)
+        self.number = self._socket.fileno()
+        self.variables = {HELD_PORT: str(self.number)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def listen_for_probes(where: str) -> socket.socket:
+    """Open a TCP socket at host:port that keeps probes until they are answered.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return listen_tcp(*split_address(where), _PROBE_BACKLOG)
+
+
+def held_port() -> socket.socket | None:
+    """Take over the parent's socket; None: it keeps none."""
+    number = take_environment(HELD_PORT)
+    if not number.isdecimal():
+        return None
+    held = socket.socket(fileno=int(number))
+    held.set_inheritable(False)
+    return held

@@ -44,7 +44,7 @@ from .shipped_code import enter_shipped_code
 from .variables import ENDS_JOB, HOLDS
 
 if TYPE_CHECKING:
-    from ...net.host import HeldPort
+    from ...net.sockets import HeldPort
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def _held_port(task: ResolvedTask, settings: Settings) -> "Iterator[HeldPort | N
     if not settings.health_port:
         yield None
         return
-    from ...net.host import HeldPort
+    from ...net.sockets import HeldPort
     from ...worker.process.probes import probe_address
 
     try:

@@ -251,6 +251,22 @@ def security_mode(settings: Settings, address: str, host: str = "") -> SecurityM
     )
 
 
+def bind_address(address: str, settings: Settings) -> str:
+    """Choose where to listen for a task whose peers know it as ``address``.
+
+    The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
+    not on loopback listens on every interface.
+    """
+    host, _, port = address.rpartition(":")
+    everywhere = "0.0.0.0"  # noqa: S104 - the guard asks who is there
+    listen = settings.host or (host if is_loopback(host) else everywhere)
+    if is_localhost(listen):
+        listen = "localhost"  # which resolvers know without a server, unlike "localhost."
+    if listen.count(":") > 1 and not listen.startswith("["):
+        listen = f"[{listen}]"  # an IPv6 address
+    return f"{listen}:{port}"
+
+
 def with_own_job(settings: Settings) -> Settings:
     """Add to the settings the job that this task's certificate or token names.
 

@@ -71,7 +71,7 @@ class Probes:
 
 def probe_address(task: ResolvedTask, settings: Settings) -> str:
     """Choose where a task listens for probes: host:port."""
-    from ...net.host import bind_address
+    from ...net.auth.credentials import bind_address
 
     host = bind_address(task.known_address or ":0", settings).rpartition(":")[0]
     return f"{host}:{settings.health_port}"

@@ -4,8 +4,13 @@ import pytest
 
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
-from ropewalk.net.auth.credentials import SecurityMode, dialled_address, is_loopback, security_mode
-from ropewalk.net.host import bind_address
+from ropewalk.net.auth.credentials import (
+    SecurityMode,
+    bind_address,
+    dialled_address,
+    is_loopback,
+    security_mode,
+)
 
 
 @pytest.mark.parametrize(
