@@ -92,6 +92,8 @@ def _share_a_rule(one: Write, other: Write) -> bool:
 
 def gradients_first(push: Sequence[Write]) -> list[Write]:
     """Order the writes of one push as they are carried out, with all gradients as one write."""
+    if len(push) < 2:
+        return list(push)
     gradients = [write for write in push if write.operation is Operation.APPLY]
     others = [write for write in push if write.operation is not Operation.APPLY]
     if len(gradients) > 1:

@@ -83,14 +83,13 @@ class ServerStep:
     def __init__(self, runtime: ClusterRuntime, *, prefetch: bool) -> None:
         self._runtime = runtime
         self._active = False
-        self._thread = 0  # that runs the step, if all of it is one replica's
         # What this step reads: values of its pull, and what was read or written since.
         self._pulled: Mapping[str, Array] = {}
         self._fresh: dict[str, Array] = {}
         self._values_step = 0  # the global step they are of
         self._reads: dict[str, None] = {}  # in order
-        self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._writes = StepWrites()
+        self.assign_in_step = self._writes.assign  # a step may have hundreds of them
         self.count = ServerStepCount()
         self._finite = FiniteUpdates(runtime)
         self.lost_writes = LostWrites(runtime)
@@ -119,16 +118,18 @@ class ServerStep:
         self._reads = {}
         self.count.begin()
         self._active = True
-        self._thread = threading.get_ident() if only_replica else 0
+        self._writes.thread = threading.get_ident() if only_replica else 0
 
     def end(self, *, push: bool) -> None:
         """End the step; ``push`` False: it failed, and nothing of it is pushed."""
-        self._active, self._thread = False, 0
+        self._active, self._writes.thread = False, 0
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and self._writes.has_writes:
-            self._flush(list(self._reads), read)
-        self._writes.take(goes_on=False)
+        if self._writes.has_writes:
+            if push:
+                self._flush(list(self._reads), read)
+            else:
+                self._writes.take(goes_on=False)
         self.count.begin()
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
@@ -144,13 +145,13 @@ class ServerStep:
         self._reads[name] = None
         value = self._known(name)
         if value is None:
-            if name in self._unsettled:
+            if name in self._writes.unsettled:
                 self._settle()
             else:
                 unknown = [
                     other
                     for other in small()
-                    if self._known(other) is None and other not in self._unsettled
+                    if self._known(other) is None and other not in self._writes.unsettled
                 ]
                 self._fresh |= self._pull(list(dict.fromkeys([name, *unknown]))).values
             value = self._fresh[name]
@@ -182,7 +183,7 @@ class ServerStep:
         if missing:  # nothing was sent
             self._fresh |= self._pull(missing).values
         for name in names:
-            self._unsettled.pop(name, None)
+            self._writes.unsettled.pop(name, None)
         return [self._fresh[name] for name in names]
 
     def settle(self, name: str) -> None:
@@ -192,26 +193,11 @@ class ServerStep:
 
     def _settle(self) -> None:
         """Send the writes that wait, and fetch what came of them."""
-        unsettled, self._unsettled = list(self._unsettled), {}
+        unsettled, self._writes.unsettled = list(self._writes.unsettled), {}
         if self._writes.changes_values:
             self._flush(unsettled)
         else:
             self._fresh |= self._pull(unsettled).values
-
-    def assign_in_step(self, name: str, value: Array) -> bool:
-        """Assign a value of the variable's shape and dtype, if this thread runs the step.
-
-        Without the lock, since a step may have hundreds of them: another thread may only take away
-        what waits, one by one.
-
-        Returns:
-            Whether it waits for the end of the step; False: it is for :meth:`write`.
-        """
-        if threading.get_ident() != self._thread or not self._writes.assign(name, value):
-            return False
-        if self._unsettled:
-            self._unsettled.pop(name, None)
-        return True
 
     def write(
         self, name: str, operation: Operation, value: Array | IndexedSlices, *, at_once: bool
@@ -234,10 +220,10 @@ class ServerStep:
         if waits and operation is Operation.ASSIGN and not isinstance(value, IndexedSlices):
             value.setflags(write=False)  # as all that a step reads
             self._fresh[name] = value
-            self._unsettled.pop(name, None)
+            self._writes.unsettled.pop(name, None)
         else:
             self._fresh.pop(name, None)
-            self._unsettled[name] = None
+            self._writes.unsettled[name] = None
         if not waits:
             self._flush([])
 
@@ -326,12 +312,12 @@ class ServerStep:
         if assigned is not None:
             return unpacked(assigned, self._session.variables.definition(name))
         value = self._fresh.get(name)
-        if value is not None or name in self._unsettled:
+        if value is not None or name in self._writes.unsettled:
             return value
         return self._pulled.get(name)
 
     def _forget(self) -> None:
-        self._pulled, self._fresh, self._unsettled = {}, {}, {}
+        self._pulled, self._fresh, self._writes.unsettled = {}, {}, {}
 
     def _pull(self, names: Sequence[str]) -> StepResult:
         result = self._session.step(Step(reads=names))

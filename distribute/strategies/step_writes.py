@@ -1,5 +1,6 @@
 """The writes of a worker's step, in the program's order, until they are pushed."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,11 +26,15 @@ class StepWrites:
             variable are here or among the others.
         beside: Writes to moving averages, and gradients of rows of growing tables: the step reads
             none of them, and their order is of no account.
+        unsettled: Names of variables that were written, with a result that only the servers know.
+        thread: Thread that runs the step, if all of it is one replica's; 0: it is not.
     """
 
     def __init__(self) -> None:
         self.assigned: dict[str, bytes] = {}
         self.beside: list[Write] = []
+        self.unsettled: dict[str, None] = {}
+        self.thread = 0
         self._ordered: list[Write] = []
         self._names: set[str] = set()  # of what is assigned or added among these
         self._waiting_bytes = 0
@@ -58,19 +63,22 @@ class StepWrites:
         self._ordered.append(write)
 
     def assign(self, name: str, value: Array) -> bool:
-        """Assign a value of the variable's shape and dtype.
+        """Assign a value of the variable's shape and dtype, if this thread runs the step.
 
-        Another thread may :meth:`take` what waits at the same time.
+        Without the lock, since a step may have hundreds of them: another thread may only
+        :meth:`take` what waits, one by one.
 
         Returns:
-            Whether it waits; False: it is for :meth:`write`.
+            Whether it waits for the end of the step; False: it is for :meth:`write`.
         """
-        if name in self._names:
+        if threading.get_ident() != self.thread or name in self._names:
             return False
         waiting = self._waiting_bytes + value.nbytes
         if waiting > _MAX_WAITING_BYTES:
             return False
         self._waiting_bytes = waiting
+        if self.unsettled:
+            self.unsettled.pop(name, None)
         self.assigned[name] = value.tobytes()
         return True
 
