@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...distribute.base.contexts import Frame, default_strategy, entered
 from ...distribute.strategies.default import get_strategy
@@ -83,13 +84,11 @@ class _ModelCopies:
 
     def to_train(self) -> Any:
         """Make a copy whose weights are shared under the strategy of now."""
-        from ..keras_bridge import distribute  # needs Keras
-        from ..keras_bridge.shared_variables import share_anew
-
         instead = "start a process for each, or train the model by its own `fit`, which divides"
         _require_one_replica("train_distribute", f"{instead} batches")
-        share_anew(get_strategy())
-        return distribute(self._copy(), get_strategy())
+        bridge = annexes.the("for_estimators", "keras_bridge", "model_to_estimator")  # needs Keras
+        bridge.share_anew(get_strategy())
+        return bridge.distribute(self._copy(), get_strategy())
 
     def to_look_at(self) -> "tuple[Any, _MetricSums]":
         """Make a copy with the checkpoint's weights; returns also what its metrics add up to."""

@@ -1,4 +1,4 @@
-"""An annex can be removed: what is left shows its help and trains, and says what is missing."""
+"""An annex can be removed: the rest shows its help, trains and saves, and says what is missing."""
 
 import os
 import subprocess
@@ -32,8 +32,9 @@ def train():
     return w.numpy().tolist()
 
 
-with rw.testing.LocalCluster(workers=0, ps=1) as cluster:
+with rw.testing.LocalCluster(workers=0, ps=1, model_dir="model") as cluster:
     print(*cluster.run(train).values())
+print(rw.train.latest_checkpoint("model") is not None)
 """
 
 
@@ -68,7 +69,7 @@ def _without(house: Path, annex: str, *command: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize("annex", annexes.installed())
 def test_a_job_trains_without_an_annex(house: Path, annex: str) -> None:
     result = _without(house, annex, "-c", PROGRAM.format(annex=annex))
-    assert (result.returncode, result.stdout) == (0, "[0.0, 0.0, 0.0, 0.0]\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "[0.0, 0.0, 0.0, 0.0]\nTrue\n"), result.stderr
 
 
 def test_a_command_without_its_annex_says_which_it_needs(house: Path) -> None:
