@@ -2,9 +2,8 @@
 
 A metric of Keras keeps sums (a total and a count, counts per threshold, a confusion matrix), and
 says of each variable how several replicas make one value of it (``aggregation``, sums unless it
-says otherwise, or is found to keep something else, see ``metric_states``). So the result over all
-examples of all workers is that of the added states, to the last decimal; means of results would not
-be.
+says otherwise). So the result over all examples of all workers is that of the added states, to the
+last decimal; means of results would not be.
 
 Workers in sync add up when an epoch or an evaluation ends, in one all-reduce, and all have the same
 logs. In the same call what layers keep for themselves is averaged, unless all workers share it as
@@ -29,11 +28,8 @@ from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ...training.in_sync import workers_in_sync
 from .frameworks import keras
-from .in_sync import of_all_workers, sum_over_workers
-from .metric_states import MetricStates
+from .in_sync import sum_over_workers
 from .replica_parts import combination
-
-_EXTREMES = ("max", "min")
 
 MOST_NUMBERS = 8192
 """The numbers of a sum on the servers, 64 KiB on a ps. The last is the count of its epochs, the one
@@ -52,10 +48,6 @@ class InSync:
         self._strategy = strategy
         self._count = workers_in_sync(strategy)
         self._is_first = strategy.extended.first_replica == 0
-        self._states = MetricStates(
-            where="the first worker's", extremes=True, warns=strategy.extended.should_checkpoint
-        )
-        self.watch = self._states.watch
 
     def combine(
         self, metrics: Sequence[Any], averages: Sequence[Any], logs: Mapping[str, float]
@@ -68,13 +60,10 @@ class InSync:
         variables = [*metrics, *averages]
         if not variables and not logs:
             return {}
-        kinds = np.append(_kinds(metrics, self._states.found(), averages), ["mean"] * len(logs))
+        kinds = np.append(_kinds(metrics, averages), ["mean"] * len(logs))
         numbers = np.append(packed(variables), list(logs.values()))
-        if np.isin(kinds, _EXTREMES).any():
-            total = _of_rows(of_all_workers(self._strategy, numbers[None]), kinds)
-        else:
-            numbers = _given(numbers, kinds, is_first=self._is_first)
-            total = _combined(sum_over_workers(self._strategy, numbers), kinds, self._count)
+        numbers = _given(numbers, kinds, is_first=self._is_first)
+        total = _combined(sum_over_workers(self._strategy, numbers), kinds, self._count)
         unpack(total, variables)
         return dict(zip(logs, total[len(total) - len(logs) :].tolist(), strict=True))
 
@@ -90,8 +79,6 @@ class OnServers:
 
     def __init__(self, strategy: Strategy, name: str, *, is_chief: bool) -> None:
         self._is_chief = is_chief
-        self._states = MetricStates(where="the chief's", extremes=False, warns=is_chief)
-        self.watch = self._states.watch
         with strategy.scope():
             self._sum: Variable = Variable(
                 np.zeros((1, MOST_NUMBERS), np.float64),
@@ -108,7 +95,7 @@ class OnServers:
         Where another worker has compiled the model with other metrics by then, or not yet with
         these, their numbers cannot be told apart, and the chief keeps its own.
         """
-        kinds = _kinds(metrics, self._states.found())
+        kinds = _kinds(metrics)
         count, layout = len(kinds), _layout(metrics)
         if not 0 < count < MOST_NUMBERS - 1:
             return
@@ -132,15 +119,10 @@ def _layout(metrics: Sequence[Any]) -> int:
     return zlib.crc32(repr((names, shapes)).encode())
 
 
-def _kinds(
-    metrics: Sequence[Any], kinds_of_states: Mapping[int, str], averages: Sequence[Any] = ()
-) -> Array:
-    """Decide how each number of :func:`packed` becomes the job's: a :data:`Combination`, or an
-    extreme.
-    """
+def _kinds(metrics: Sequence[Any], averages: Sequence[Any] = ()) -> Array:
+    """Decide how each number of :func:`packed` becomes the job's: a :data:`Combination`."""
     kinds: list[str] = [
-        kinds_of_states.get(id(variable))
-        or combination(
+        combination(
             getattr(variable, "aggregation", "sum"),
             is_float=keras.backend.is_float_dtype(variable.dtype),
         )
@@ -158,12 +140,6 @@ def _given(mine: Array, kinds: Array, *, is_first: bool) -> Array:
 def _combined(total: Array, kinds: Array, count: float) -> Array:
     """Compute the job's value of a sum over ``count`` workers."""
     return total / np.where(kinds == "mean", count, 1)
-
-
-def _of_rows(rows: Array, kinds: Array) -> Array:
-    """Combine the numbers of all workers, a row of each."""
-    ways = {"first": rows[0], "mean": rows.mean(0), "max": rows.max(0), "min": rows.min(0)}
-    return np.select([kinds == kind for kind in ways], list(ways.values()), rows.sum(0))
 
 
 def packed(variables: Sequence[Any]) -> Array:

@@ -252,7 +252,6 @@ class DistributedMethods:
         if self.options["mean"]:
             refuse_sums(self._model, self.strategy)
         weights, model = self._share(), self._model
-        self._watch_metrics()
         if self.loops:  # each pushes by itself
             if framework_of_keras() == "tensorflow":
                 model.jit_compile = False  # XLA refuses what a graph asks Python for
@@ -264,10 +263,6 @@ class DistributedMethods:
             weights.take_optimizer()
             weights.backend.make_train_function()
         model.train_function = self._stepping(model.train_function)
-
-    def _watch_metrics(self) -> None:
-        if self._totals is not None:
-            self._totals.watch(self._model)
 
     def _counting(self, function: Any) -> Any:
         """Wrap a function of Keras' whose calls are steps of this worker."""
@@ -289,7 +284,6 @@ class DistributedMethods:
             return model.test_function
         if self.weights is None:
             return type(model).make_test_function(model, force)
-        self._watch_metrics()
         self.weights.backend.make_test_function()
         model.test_function = self._stepping(model.test_function)
         return model.test_function

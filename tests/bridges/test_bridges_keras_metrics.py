@@ -184,57 +184,17 @@ elif {in_turn}:
 """
 
 
-def test_extremes_of_workers_in_sync_become_the_jobs(tmp_path: Path) -> None:
-    program = KEPT.format(strategy="MultiWorkerMirroredStrategy", in_turn=False)
-    output = two_workers(program, tmp_path, in_sync=True)
-    assert "kept 5.0 4.0 3.0 8.0" in output
-    assert "keeps in" not in output
-
-
-def test_states_of_asynchronous_workers_that_are_no_sums_are_left_out_with_a_warning(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("strategy", "in_sync"),
+    [("MultiWorkerMirroredStrategy", True), ("ParameterServerStrategy", False)],
+    ids=["in sync", "asynchronous"],
+)
+def test_states_of_a_metric_become_the_jobs_as_its_variables_say(
+    strategy: str, in_sync: bool, tmp_path: Path
 ) -> None:
-    program = KEPT.format(strategy="ParameterServerStrategy", in_turn=True)
-    output = two_workers(program, tmp_path, in_sync=False)
-    assert "kept 3.0 4.0 3.0 8.0" in output
-    assert "the metric 'maximum_sum' keeps in" in output
-    assert "the logs have the chief's alone" in output
-
-
-def test_what_a_metric_keeps_is_found_out_without_changing_it() -> None:
-    os.environ.setdefault("KERAS_BACKEND", "jax")
-    pytest.importorskip(BACKEND)
-    keras: Any = pytest.importorskip("keras")
-    from ropewalk.annexes.keras_bridge.metric_states import state_kinds
-    from ropewalk.annexes.keras_bridge.random_examples import Spec
-
-    ops = keras.ops
-    updates = {
-        "sum": lambda value, y: value + ops.sum(y),
-        "max": lambda value, y: ops.maximum(value, ops.max(y)),
-        "min": lambda value, y: ops.minimum(value, ops.min(y) - 1),
-        "other": lambda _, y: ops.mean(y),
-    }
-
-    class Keeps(keras.metrics.Metric):  # type: ignore[misc]
-        def __init__(self, update: Any) -> None:
-            super().__init__()
-            self.update = update
-            self.seen: list[Any] = []
-            self.value = self.add_variable((), "zeros")
-            self.of_chief = self.add_variable((), "zeros", aggregation="only_first_replica")
-
-        def update_state(self, y: Any, sample_weight: Any = None) -> None:
-            self.seen.append(y)
-            self.value.assign(self.update(self.value, y))
-
-    for kind, update in updates.items():
-        metric = Keeps(update)
-        metric.update_state(np.full((3, 1), -2.0, np.float32))
-        before = float(metric.value.numpy())
-        found = state_kinds(metric, (Spec((3, 1), "float32"),), {"sample_weight": None})
-        assert found == [kind, "sum"], kind
-        assert (float(metric.value.numpy()), len(metric.seen)) == (before, 1)
+    program = KEPT.format(strategy=strategy, in_turn=not in_sync)
+    output = two_workers(program, tmp_path, in_sync=in_sync)
+    assert "kept 8.0 4.0 3.0 8.0" in output
 
 
 @pytest.mark.parametrize(
