@@ -220,7 +220,7 @@ class ChiefServicer:
             for part in self._locked_job.parts:
                 part.add_to_status(status)
             room = self._settings.max_message_bytes // 2
-            share = room // len(job.members)
+            share = room // max(1, len(job.members))
             for member in job.members.values():
                 task = _task_status(member, now)
                 if task.ByteSize() > share:  # one that reports much keeps no other out
