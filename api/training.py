@@ -9,6 +9,7 @@ from ..training.progress import is_evaluator, report, task_type
 
 __all__ = [
     "ArrayStore",
+    "ModelStep",
     "SidecarEvaluator",
     "export",
     "is_evaluator",
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..annexes import jax_bridge as jax
     from ..annexes import keras_bridge as keras
     from ..annexes import torch_bridge as torch
-    from ..training.array_store import ArrayStore
+    from ..training.array_store import ArrayStore, ModelStep
     from ..training.exporting import export
     from ..training.saving import save
 
@@ -35,6 +36,7 @@ else:
         globals(),
         later={
             "ArrayStore": "training.array_store:ArrayStore",
+            "ModelStep": "training.array_store:ModelStep",
             "export": "training.exporting:export",
             "jax": "annexes.jax_bridge",
             "keras": "annexes.keras_bridge",

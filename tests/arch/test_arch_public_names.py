@@ -61,9 +61,10 @@ NAMES = {
         latest_checkpoint list_variables load_checkpoint load_variable
     """,
     "ropewalk.training": """
-        ArrayStore SidecarEvaluator export is_evaluator read_evaluations report save task_type
+        ArrayStore ModelStep SidecarEvaluator export is_evaluator read_evaluations report save
+        task_type
     """,
-    "ropewalk.annexes.estimator": """
+    "ropewalk.estimator": """
         BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator
         EstimatorSpec EvalSpec Exporter FinalExporter FinalOpsHook LatestExporter LoggingTensorHook
         ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig Scaffold
