@@ -12,9 +12,9 @@ from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
 from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.leader_records import Replayer
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.records import BlockUpdated, CopiedTile, Record
-from ropewalk.annexes.replication.server.replaying import Replayer
 from ropewalk.annexes.replication.server.segments import SegmentsReceived
 from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.annexes.replication.server.shares import PsShares

@@ -15,7 +15,6 @@ from helpers.waiting import wait_until
 from ropewalk.annexes.replication.server.follower import Follower
 from ropewalk.annexes.replication.server.following import SERVICE, FollowService
 from ropewalk.annexes.replication.server.joining import copy_store
-from ropewalk.annexes.replication.server.link import RemoteLink
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.records import (
     CopiedTile,
@@ -24,6 +23,7 @@ from ropewalk.annexes.replication.server.records import (
     TaskRegistered,
 )
 from ropewalk.annexes.replication.server.share import ReplicatedShare
+from ropewalk.annexes.replication.server.shares import RemoteLink
 from ropewalk.annexes.replication.server.stream import RecordStream
 from ropewalk.cluster.replication import replica
 from ropewalk.cluster.replication.configuration import GiveUpShare, HandOver, Lead

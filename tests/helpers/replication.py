@@ -10,10 +10,10 @@ import numpy as np
 
 from ropewalk.annexes.replication.server.follower import Follower
 from ropewalk.annexes.replication.server.joining import copy_store
+from ropewalk.annexes.replication.server.leader_records import Replayer
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.record_codec import RecordDecoder, RecordEncoder
 from ropewalk.annexes.replication.server.records import Record
-from ropewalk.annexes.replication.server.replaying import Replayer
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.update_rules import UpdateRule

@@ -9,7 +9,7 @@ from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.wire.steps import StepReply
 from ropewalk.proto.v1 import session_pb2
-from ropewalk.server.ps.answers import SegmentAnswer
+from ropewalk.server.ps.session_service import SegmentAnswer
 
 
 class Sent:

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ropewalk.core.errors import FencedError, SequenceError
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.server.ps.dedup import PushLog
+from ropewalk.server.ps.push_marks import PushLog
 
 TASK = TaskId("worker", 2)
 

@@ -12,7 +12,7 @@ from helpers.digests import digest_of
 from helpers.replication import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
-from ropewalk.annexes.replication.server import table_copying
+from ropewalk.annexes.replication.server import copying as table_copying
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition

@@ -25,6 +25,7 @@ from helpers.waiting import wait_until
 from ropewalk.annexes.replication.server.copying import copy_block, next_tile
 from ropewalk.annexes.replication.server.follower import Follower
 from ropewalk.annexes.replication.server.joining import copy_store
+from ropewalk.annexes.replication.server.leader_records import Replayer
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.records import (
     BlockCopyBegun,
@@ -35,7 +36,6 @@ from ropewalk.annexes.replication.server.records import (
     Record,
     before,
 )
-from ropewalk.annexes.replication.server.replaying import Replayer
 from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.arrays.dtypes import Array
