@@ -1,4 +1,6 @@
-"""Accepted links that wait for their ring."""
+"""The server of one worker of a synchronous job: lets the worker before it in the ring
+send to it.
+"""
 
 import threading
 import time
@@ -25,6 +27,8 @@ from .ring_frames import Receiver, RingProgress
 from .slot_link import SlotReceiver
 from .stream_link import StreamReceiver
 from .worker_client import SERVICE
+
+# -- Accepted links that wait for their ring ---------------------------------------------------
 
 
 class Incoming:
@@ -81,9 +85,6 @@ class Incoming:
         for link in links:
             link.close()
 
-
-# -- The server of one worker of a synchronous job: lets the worker before it in the ring ------
-# send to it.
 
 _CALLS = collective_pb2.DESCRIPTOR.services_by_name["Collective"]
 _THREADS = 32

@@ -1,12 +1,7 @@
-"""Rules for the entries of a project directory that are left out of a package.
+"""Packing a project directory: the same files give the same bytes.
 
-Pure. ``.gitignore`` means what it means to git, at every level: the last pattern that matches
-decides, the deepest file first, and below a folder that is left out nothing comes back. Two
-differences: ``.ropewalkignore`` has the same syntax and is read as if it stood at the end of the
-``.gitignore`` beside it, so ``!vocabulary.txt`` there sends a file that git does not keep; and
-git's files outside the project (``core.excludesFile``, ``.git/info/exclude``) are not read.
-
-Source: https://git-scm.com/docs/gitignore; patterns are translated by ``pathspec``.
+Names are sorted, times and owners are zero, and of a file's mode the one bit is kept that says
+whether it is executable. The format is gzip over pax, which every ``tar`` reads.
 """
 
 import gzip
@@ -26,6 +21,16 @@ from ..core.files.plain_file import open_plain
 from ..core.showing import counted
 from .largest import largest
 from .package import LIMITS, Package, PackageLimits, digest_of, fault_of_name
+
+# -- Rules for the entries of a project directory that are left out of a package ---------------
+# Pure. ``.gitignore`` means what it means to git, at every level: the last pattern that matches
+# decides, the deepest file first, and below a folder that is left out nothing comes back. Two
+# differences: ``.ropewalkignore`` has the same syntax and is read as if it stood at the end of the
+# ``.gitignore`` beside it, so ``!vocabulary.txt`` there sends a file that git does not keep; and
+# git's files outside the project (``core.excludesFile``, ``.git/info/exclude``) are not read.
+#
+# Source: https://git-scm.com/docs/gitignore; patterns are translated by ``pathspec``.
+
 
 IGNORE_FILES = (".gitignore", ".ropewalkignore")  # later ones decide over earlier ones
 
@@ -269,10 +274,6 @@ def _lines(data: bytes) -> list[str]:
 def _readable(text: str) -> str:
     return os.fsencode(text).decode(errors="replace")
 
-
-# -- Packing a project directory: the same files give the same bytes ---------------------------
-# Names are sorted, times and owners are zero, and of a file's mode the one bit is kept that says
-# whether it is executable. The format is gzip over pax, which every ``tar`` reads.
 
 _LEVEL = 6
 _ENTRIES_PER_FILE = 20  # a project may have so many entries for each file that is allowed

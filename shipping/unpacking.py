@@ -1,12 +1,8 @@
-"""Reading a package as a stranger's: what it says is checked before it is believed.
+"""Unpacking a package: into a folder that appears whole or not at all.
 
-Only what :func:`~.packing.pack` writes is read: regular files, and long names in pax headers with
-nothing but a path. Everything else a tar archive can have (links, devices, folders, sparse files,
-GNU's extensions) is refused, so the headers are read one by one here, and ``tarfile`` parses each
-alone: its own reader goes after extensions before anybody can look at them. What is decompressed at
-once is at most :data:`CHUNK_BYTES`, and in all what the bounds allow.
-
-Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header".
+Files are written into a folder beside the one that is asked for, which nobody but this user can
+enter, and that is renamed when every byte of it is on disk. Each is opened from the folder above it
+with ``O_NOFOLLOW`` and ``O_EXCL``. Nothing is executed.
 """
 
 import contextlib
@@ -26,6 +22,16 @@ from ..core.errors import LimitExceededError, PackageError, StorageError
 from ..core.files.tree_removal import remove_tree
 from ..core.wire.bounds import MAX_NAME_BYTES
 from .package import LIMITS, PackageLimits, check_digest, digest_of, fault_of_name
+
+# -- Reading a package as a stranger's: what it says is checked before it is believed ----------
+# Only what :func:`~.packing.pack` writes is read: regular files, and long names in pax headers
+# with nothing but a path. Everything else a tar archive can have (links, devices, folders, sparse
+# files, GNU's extensions) is refused, so the headers are read one by one here, and ``tarfile``
+# parses each alone: its own reader goes after extensions before anybody can look at them. What is
+# decompressed at once is at most :data:`CHUNK_BYTES`, and in all what the bounds allow.
+#
+# Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header".
+
 
 CHUNK_BYTES = 2**20
 
@@ -221,11 +227,6 @@ def _check_limit(value: int, limit: int, what: str, short: str) -> None:
             limit=limit,
         )
 
-
-# -- Unpacking a package: into a folder that appears whole or not at all -----------------------
-# Files are written into a folder beside the one that is asked for, which nobody but this user can
-# enter, and that is renamed when every byte of it is on disk. Each is opened from the folder above
-# it with ``O_NOFOLLOW`` and ``O_EXCL``. Nothing is executed.
 
 _TEMPORARY = ".unpacking-"  # begins the name of a folder that is being filled
 

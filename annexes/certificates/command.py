@@ -1,8 +1,4 @@
-"""A CA for a small team, and the certificates of its tasks: two files each, PEM.
-
-Keys are ECDSA P-256, certificates of X.509 version 3. Who has cert-manager, SPIRE or a CA of their
-own takes that: what tasks need is written in docs/security.md.
-"""
+"""``ropewalk certs``: a CA for a small team, certificates of tasks, and what a certificate says."""
 
 import ipaddress
 import os
@@ -22,6 +18,11 @@ from ...launch.screen.echo import echo
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+# -- A CA for a small team, and the certificates of its tasks: two files each, PEM -------------
+# Keys are ECDSA P-256, certificates of X.509 version 3. Who has cert-manager, SPIRE or a CA of
+# their own takes that: what tasks need is written in docs/security.md.
+
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 # Clocks differ by seconds: a certificate is used at once, also where it is earlier.
@@ -246,8 +247,6 @@ def _key_pem(key: "EllipticCurvePrivateKey") -> bytes:
         serialization.NoEncryption(),
     )
 
-
-# -- ``ropewalk certs``: a CA for a small team, certificates of tasks, and what a certificate says
 
 _CA_DAYS, _DAYS = 3650.0, 90.0
 

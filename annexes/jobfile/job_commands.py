@@ -1,4 +1,4 @@
-"""The JSON Schema of the job file, by which editors complete and check it."""
+"""``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm``."""
 
 import json
 import sys
@@ -11,6 +11,9 @@ from ...core.showing import counted
 from ...launch.screen.echo import echo
 from .model import SAID_ELSEWHERE, JobFile
 from .option import job_option
+
+# -- The JSON Schema of the job file, by which editors complete and check it -------------------
+
 
 _TEXTS = (
     "arguments", "environment", "cpu", "memory", "ephemeral_storage", "labels", "annotations",
@@ -41,8 +44,6 @@ def _also_numbers(field: dict[str, Any]) -> None:
         if isinstance(owner, dict) and owner.get("type") == "string":
             owner["type"] = ["string", "number", "boolean"]
 
-
-# -- ``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm`` -----------------------------
 
 EXAMPLE = """\
 # `ropewalk job schema > ropewalk.schema.json` makes the file that the next line names.

@@ -1,4 +1,4 @@
-"""Admission of a job's pods together, as a job file says it."""
+"""The parts of a job file below ``roles``, ``storage``, ``security`` and the launchers."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -7,6 +7,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from .fields import MisfitError, ObjectName, Part, Text, VariableName
 from .pod_part import PodPart
+
+# -- Admission of a job's pods together, as a job file says it ---------------------------------
+
 
 _TAKES = {
     "kueue": ("queue",),
@@ -70,8 +73,6 @@ class Gang(Part):
         own = {"coscheduling": "scheduler-plugins-scheduler", "volcano": "volcano"}
         return self.scheduler or own.get(self.by, "")
 
-
-# -- The parts of a job file below ``roles``, ``storage``, ``security`` and the launchers ------
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip

@@ -1,8 +1,4 @@
-"""Fields of pods that Kubernetes does not have, found before an API server is asked.
-
-By the schemas of the package ``kubernetes-validate``, where that is installed. What no schema says,
-an API server says in the dry run of ``apply``.
-"""
+"""Reading ``ropewalk.yaml``: every mistake at once, each with its place and what to do."""
 
 import difflib
 import importlib.util
@@ -20,6 +16,10 @@ from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
 from .pod_part import PodPart
 from .yaml_text import MOST_BYTES, Document, Path, read_yaml
+
+# -- Fields of pods that Kubernetes does not have, found before an API server is asked ---------
+# By the schemas of the package ``kubernetes-validate``, where that is installed. What no schema
+# says, an API server says in the dry run of ``apply``.
 
 
 def misfits_of_pods(job: JobFile) -> Iterator[tuple[Path, str]]:
@@ -48,8 +48,6 @@ def _misfit(part: PodPart) -> Iterator[tuple[Path, str]]:
         in_container = where[:2] == ("containers", 0)
         yield (("container", *where[2:]) if in_container else ("pod", *where)), why
 
-
-# -- Reading ``ropewalk.yaml``: every mistake at once, each with its place and what to do ------
 
 DEFAULT_NAME = "ropewalk.yaml"
 _SHOWN = 8

@@ -1,4 +1,6 @@
-"""First epoch of the chief's ``BackupAndRestore``, for the workers beside it."""
+"""Choice of the callbacks of ``fit`` for each worker: those that write files run on the chief
+alone.
+"""
 
 import inspect
 import logging
@@ -12,6 +14,9 @@ from ...core.outside_text import read_json
 from .frameworks import keras
 
 log = logging.getLogger(__name__)
+
+# -- First epoch of the chief's ``BackupAndRestore``, for the workers beside it ----------------
+
 
 _FILE = "training_metadata.json"  # as Keras calls it
 _MOST_CHARACTERS = 1_000_000
@@ -74,9 +79,6 @@ class EpochOfBackup(keras.callbacks.Callback):  # type: ignore[misc]
         except KeyError as error:
             raise ValueError(f"it has no {error}") from error
 
-
-# -- Choice of the callbacks of ``fit`` for each worker: those that write files run on the chief --
-# alone.
 
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
 

@@ -1,6 +1,8 @@
-"""Configurations of keras-rs as those of ``rw.embedding``.
+"""Tables of ``rw.embedding`` as a layer of Keras: all features of a batch in one exchange.
 
-They are read by their fields, so keras-rs need not be installed.
+Rows are combined before they come to the framework, so a feature is an array of shape ``(examples,
+dim)`` there. As in :mod:`.embedding` the layer has one small weight, ``rows``, through which the
+framework finds the gradient of what was looked up.
 """
 
 from collections.abc import Mapping
@@ -19,6 +21,10 @@ from .feature_shapes import rows_shape
 from .framework_steps import steps_module
 from .frameworks import keras, looks_for_shapes
 from .optimizer import found_place
+
+# -- Configurations of keras-rs as those of ``rw.embedding`` -----------------------------------
+# They are read by their fields, so keras-rs need not be installed.
+
 
 _INITIALIZERS = {
     "Zeros": ("zeros", ()),
@@ -97,12 +103,6 @@ def _optimizer_of(table: Any) -> Optimizer | None:
             table=table.name,
         )
     return optimizer_of(place)
-
-
-# -- Tables of ``rw.embedding`` as a layer of Keras: all features of a batch in one exchange ---
-# Rows are combined before they come to the framework, so a feature is an array of shape
-# ``(examples, dim)`` there. As in :mod:`.embedding` the layer has one small weight, ``rows``,
-# through which the framework finds the gradient of what was looked up.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,20 @@
-"""Keras on PyTorch: an optimizer of ``torch.optim`` that trains the weights of a model of Keras."""
+"""Keras on PyTorch outside of ``fit``, with an optimizer of ``torch.optim`` as in Keras' guide.
+
+::
+
+    with strategy.scope():
+        model = keras.Sequential([...])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for x, y in batches:
+        loss = loss_of(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+An optimizer that is given parameters of a model of a scope has another ``step`` from then on, which
+shares them as the ``apply`` of an optimizer of Keras does (``loops.py``). Its rules are those that
+``rw.training.torch.DistributedOptimizer`` has, too (``torch_trainer.py``).
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +43,8 @@ from .loops import Group, Loop
 from .shared_variables import SharedVariables, models_of_scopes, shared_variables
 from .torch_steps import TorchSteps
 from .weights import SharedWeights
+
+# -- Keras on PyTorch: an optimizer of ``torch.optim`` that trains the weights of a model of Keras
 
 
 class TorchTrainer:
@@ -76,23 +94,6 @@ class TorchTrainer:
     def own_state(self, array: Callable[[Any], Array]) -> TorchState:  # noqa: ARG002
         """Make the state that the optimizer keeps of each parameter."""
         return TorchState(self._optimizer, self._tensors)
-
-
-# -- Keras on PyTorch outside of ``fit``, with an optimizer of ``torch.optim`` as in Keras' guide --
-# ::
-#
-#     with strategy.scope():
-#         model = keras.Sequential([...])
-#     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-#     for x, y in batches:
-#         loss = loss_of(model(x), y)
-#         model.zero_grad()
-#         loss.backward()
-#         optimizer.step()
-#
-# An optimizer that is given parameters of a model of a scope has another ``step`` from then on,
-# which shares them as the ``apply`` of an optimizer of Keras does (``loops.py``). Its rules are
-# those that ``rw.training.torch.DistributedOptimizer`` has, too (``torch_trainer.py``).
 
 
 def follow_torch_optimizers() -> None:

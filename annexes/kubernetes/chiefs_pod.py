@@ -1,9 +1,4 @@
-"""Writes a job's state where others on Kubernetes see it: a ConfigMap's data, and Events.
-
-A thread looks at the job every two seconds and writes when something has changed. Nothing of it is
-on the way of a step, and nothing that goes wrong here concerns the training: it is logged once, and
-tried again ever more rarely.
-"""
+"""The part of a chief's pod in its job: writing its state, looking at pods, knowing the next."""
 
 import logging
 import threading
@@ -29,6 +24,12 @@ from .status_record import JobEvent, JobSnapshot, events_between, is_due, record
 from .variables import HOLDS, STATUS_OBJECT
 
 log = logging.getLogger(__name__)
+
+# -- Writes a job's state where others on Kubernetes see it: a ConfigMap's data, and Events ----
+# A thread looks at the job every two seconds and writes when something has changed. Nothing of it
+# is on the way of a step, and nothing that goes wrong here concerns the training: it is logged
+# once, and tried again ever more rarely.
+
 
 _LOOK_S = 2.0
 _LONGEST_PAUSE_S = 300.0
@@ -292,9 +293,6 @@ class FailedPeers:
         name = f"{self._job}-{WORKER}"
         why = failure_of(api.get("Job", name) or {})
         return f"the Job {name} has failed, and makes no worker any more: {why}" if why else ""
-
-
-# -- The part of a chief's pod in its job: writing its state, looking at pods, knowing the next --
 
 
 class ChiefsPod:

@@ -1,4 +1,4 @@
-"""View of the status of a job on Kubernetes: for people a table, for programs JSON."""
+"""The commands of ``ropewalk k8s`` that look at jobs: status, list and logs."""
 
 import contextlib
 import json
@@ -23,6 +23,9 @@ from .observing import JobRow
 
 if TYPE_CHECKING:
     from .job_status import ClusterStatus
+
+# -- View of the status of a job on Kubernetes: for people a table, for programs JSON ----------
+
 
 Json = dict[str, Any]
 
@@ -89,9 +92,6 @@ def rows_view(rows: Sequence[JobRow]) -> Table:
             row.reason,
         )
     return table
-
-
-# -- The commands of ``ropewalk k8s`` that look at jobs: status, list and logs -----------------
 
 
 @click.command("status")

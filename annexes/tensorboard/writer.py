@@ -1,5 +1,9 @@
-"""Event files in a folder: one that grows on this machine's file systems; on object stores, which
-append nothing, one more with every flush. TensorBoard reads both in the order of their names.
+"""Events on their way to a file: a bounded queue, and a thread that empties it.
+
+Adding an event does not wait for the disk. Only where the queue is full it waits a moment,
+then the event is dropped and counted: summaries are for looking, and no reason to hold up, or to
+end, a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
+``close`` raise.
 """
 
 import atexit
@@ -25,6 +29,12 @@ from ...core.process.threads import new_thread, nobody_waits
 from .encoding import event_of, record_of, scalars, version_event
 
 log = logging.getLogger(__name__)
+
+# -- Event files in a folder: one that grows on this machine's file systems; on object stores,
+# which
+#
+# append nothing, one more with every flush. TensorBoard reads both in the order of their names.
+
 
 _number = itertools.count()
 
@@ -108,12 +118,6 @@ class _Parts:
     def close(self) -> None:
         self.flush()
 
-
-# -- Events on their way to a file: a bounded queue, and a thread that empties it --------------
-# Adding an event does not wait for the disk. Only where the queue is full it waits a moment, then
-# the event is dropped and counted: summaries are for looking, and no reason to hold up, or to end,
-# a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
-# ``close`` raise.
 
 _dropped = RareLog(log)
 

@@ -1,11 +1,14 @@
-"""Slurm's lists: hosts as ``n[01-03,7],login1``, tasks per node as ``2(x3),1``.
+"""A Slurm job step as a cluster: which rank runs where, in which job, with which GPUs.
 
-A range keeps the width of its lower bound: ``n[08-10]`` is n08, n09, n10. An item may have several
-brackets, which vary like the digits of a number, the last one fastest, and text behind them:
-``rack[0-1]node[1-2].hpc``. The order of a list is kept: it is the order of the nodes in the step.
+Pure: what ``srun`` puts into a task's environment arrives as an argument.
 
-Source: slurm.conf(5), "NodeName", and srun(1), ``SLURM_STEP_NODELIST`` and
-``SLURM_STEP_TASKS_PER_NODE``. TensorFlow's resolver reads one bracket at the end of an item.
+Ranks are placed as Slurm places them: node after node in the order of ``SLURM_STEP_NODELIST``
+(``--distribution=block``, its default where nodes have several tasks), or dealt out in turn
+(``cyclic``). TensorFlow's resolver sorts host names as strings instead, and so takes n10 for rank 1
+of ``n[1-12]``, where Slurm has n2. A rank compares its place with ``SLURMD_NODENAME`` and
+``SLURM_LOCALID``, so that another distribution is an error and not a wrong cluster.
+
+Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES" and ``--distribution``.
 """
 
 import re
@@ -19,6 +22,16 @@ from ...core.errors import ConfigurationError
 from ...core.outside_text import parse_number
 from ...core.showing import counted
 from ...core.task import MAX_TASK_INDEX
+
+# -- Slurm's lists: hosts as ``n[01-03,7],login1``, tasks per node as ``2(x3),1`` --------------
+# A range keeps the width of its lower bound: ``n[08-10]`` is n08, n09, n10. An item may have
+# several brackets, which vary like the digits of a number, the last one fastest, and text behind
+# them: ``rack[0-1]node[1-2].hpc``. The order of a list is kept: it is the order of the nodes in
+# the step.
+#
+# Source: slurm.conf(5), "NodeName", and srun(1), ``SLURM_STEP_NODELIST`` and
+# ``SLURM_STEP_TASKS_PER_NODE``. TensorFlow's resolver reads one bracket at the end of an item.
+
 
 MAX_ITEMS = 65_536
 """More hosts or tasks than that are a typing error: Slurm's own limit of nodes is the same."""
@@ -102,17 +115,6 @@ def _refuse(name: str, text: str, why: str) -> NoReturn:
     shown = text if len(text) <= 200 else text[:200] + "…"
     raise ConfigurationError(f"{name}={shown!r}: {why}", variable=name)
 
-
-# -- A Slurm job step as a cluster: which rank runs where, in which job, with which GPUs -------
-# Pure: what ``srun`` puts into a task's environment arrives as an argument.
-#
-# Ranks are placed as Slurm places them: node after node in the order of ``SLURM_STEP_NODELIST``
-# (``--distribution=block``, its default where nodes have several tasks), or dealt out in turn
-# (``cyclic``). TensorFlow's resolver sorts host names as strings instead, and so takes n10 for
-# rank 1 of ``n[1-12]``, where Slurm has n2. A rank compares its place with ``SLURMD_NODENAME`` and
-# ``SLURM_LOCALID``, so that another distribution is an error and not a wrong cluster.
-#
-# Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES" and ``--distribution``.
 
 RANK = "SLURM_PROCID"
 NUM_TASKS = "SLURM_STEP_NUM_TASKS"

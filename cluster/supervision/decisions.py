@@ -1,4 +1,12 @@
-"""Decision which task hangs, so that its launcher must kill it. Pure."""
+"""Supervision of a job's tasks, from their start to the end of the last one. Pure.
+
+Events come in with their time, orders come out: what to signal, what to start again, what to show.
+There is no clock and no I/O, so a test can replay any history as plain data. Who asks says by a
+:class:`Policy` how long each stage takes and what is started again: ``ropewalk local`` ends a job
+within five seconds, a standalone cluster gives its tasks time to write a large checkpoint.
+
+What the exit of a task means, and which task is to blame, is decided in :mod:`.exit_policy`.
+"""
 
 import signal
 from collections.abc import Mapping
@@ -22,6 +30,8 @@ from .events import (
 )
 from .exits import FOLLOWED, End, Verdict, on_exit, whom_to_blame
 from .policy import Cause, EndingStep, Measure, Policy, Restarts
+
+# -- Decision which task hangs, so that its launcher must kill it. Pure ------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +108,6 @@ def _left_alone(tasks: Mapping[TaskId, Seen], chief: TaskId) -> float | None:
     ends = [seen.since for seen in workers if seen.code and seen.since is not None]
     return max(ends) if workers and len(ends) == len(workers) else None
 
-
-# -- Supervision of a job's tasks, from their start to the end of the last one. Pure -----------
-# Events come in with their time, orders come out: what to signal, what to start again, what to
-# show. There is no clock and no I/O, so a test can replay any history as plain data. Who asks says
-# by a :class:`Policy` how long each stage takes and what is started again: ``ropewalk local`` ends
-# a job within five seconds, a standalone cluster gives its tasks time to write a large checkpoint.
-#
-# What the exit of a task means, and which task is to blame, is decided in :mod:`.exit_policy`.
 
 LOST = -9
 """The code of a task whose end was not seen, or which could not be ended."""

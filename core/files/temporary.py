@@ -1,8 +1,9 @@
-"""Folders that are removed in the background.
+"""Temporary folders that do not stay for long: one that a killed process left is removed by the
+next process that makes one of its kind, in the background.
 
-What a program leaves behind may be large or not removable at all, and whoever has run it has better
-things to do: a thread for each folder removes it. If it fails or hangs, nobody waits for it; at the
-end of the process it just stops.
+A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So these
+folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner comes,
+and only without one in ``/tmp``; and one that has been removed all the same is made anew.
 """
 
 import errno
@@ -26,6 +27,11 @@ from .trusted_folder import UnsafeFolderError, check_way
 from .user_folders import cache_folder
 
 log = logging.getLogger(__name__)
+
+# -- Folders that are removed in the background ------------------------------------------------
+# What a program leaves behind may be large or not removable at all, and whoever has run it has
+# better things to do: a thread for each folder removes it. If it fails or hangs, nobody waits for
+# it; at the end of the process it just stops.
 
 
 def remove_later(
@@ -64,13 +70,6 @@ def _remove(path: Path, remove: Callable[[Path], None]) -> None:
             "%s cannot be removed: %s; the next process of its kind tries again", path, what
         )
 
-
-# -- Temporary folders that do not stay for long: one that a killed process left is removed by the
-# next process that makes one of its kind, in the background.
-#
-# A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So
-# these folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner
-# comes, and only without one in ``/tmp``; and one that has been removed all the same is made anew.
 
 _REMOVE_S = 5.0  # for which the end of a process waits; the next one goes on
 _RANDOM_BYTES = 9  # that the random end of a name has

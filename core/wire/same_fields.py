@@ -1,4 +1,4 @@
-"""Enums of ours, and the numbers that stand for their members in messages."""
+"""Messages and dataclasses whose fields have the same names. For what is sent now and then."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -6,6 +6,9 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from ..errors import RefusedError
+
+# -- Enums of ours, and the numbers that stand for their members in messages -------------------
+
 
 _Member = TypeVar("_Member", bound=Enum)
 
@@ -41,8 +44,6 @@ class EnumCodes(Generic[_Member]):
             )
         return member
 
-
-# -- Messages and dataclasses whose fields have the same names. For what is sent now and then --
 
 _Value = TypeVar("_Value")
 _Message = TypeVar("_Message")

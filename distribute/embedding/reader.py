@@ -1,4 +1,8 @@
-"""Arguments of a reader: its chief, its tables, and which rows it keeps; checked."""
+"""A reader: another process looks up rows of the tables of a running job, for inference.
+
+It takes part in nothing: no task waits for it, and a lookup makes no row and counts no key. Rows
+that it keeps follow their changes in a thread of its own, so that most lookups need no ps.
+"""
 
 import logging
 import threading
@@ -28,6 +32,9 @@ from .followed_tables import FollowedTable, followed_samples, ranges_of
 from .row_cache import CachedLookup, rows_of
 
 log = logging.getLogger(__name__)
+
+# -- Arguments of a reader: its chief, its tables, and which rows it keeps; checked ------------
+
 
 LookedUp = Literal["looked_up"]
 Keys = LookedUp | Sequence[tuple[int, int]] | Array
@@ -106,10 +113,6 @@ def check_table(config: TableConfig, definition: VariableDefinition) -> None:
             table=config.name,
         )
 
-
-# -- A reader: another process looks up rows of the tables of a running job, for inference -----
-# It takes part in nothing: no task waits for it, and a lookup makes no row and counts no key. Rows
-# that it keeps follow their changes in a thread of its own, so that most lookups need no ps.
 
 _ROUNDS_PER_LAG = 4
 _MAX_LAG_S = 86_400.0

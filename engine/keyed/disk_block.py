@@ -1,11 +1,7 @@
-"""Rows of a table that is larger than its memory: which pages of a mapped file are there.
+"""A part of a growing table that is larger than its memory.
 
-Each page has a mark of when it was used last. When more were used than the budget allows, those
-that were used longest ago leave memory; the file has them. What is only copied, for a checkpoint or
-another replica, leaves first: it must not drive out what steps use.
-
-Which pages are in memory changes no value: one that was taken out too early, or is used at that
-very moment, is read again.
+Values and slots lie in a mapped file, by place, as they would in memory, so whatever runs on rows
+runs on these. The rest is in memory: keys, counts, steps and the index.
 """
 
 import logging
@@ -29,6 +25,15 @@ from .row_store import RowStore, SlotColumns
 from .table import KeyedTable
 
 log = logging.getLogger(__name__)
+
+# -- Rows of a table that is larger than its memory: which pages of a mapped file are there ----
+# Each page has a mark of when it was used last. When more were used than the budget allows, those
+# that were used longest ago leave memory; the file has them. What is only copied, for a checkpoint
+# or another replica, leaves first: it must not drive out what steps use.
+#
+# Which pages are in memory changes no value: one that was taken out too early, or is used at that
+# very moment, is read again.
+
 
 _ONLY_COPIED = 1  # the mark of pages that no step has used
 _ROUNDS = 16  # this part of the budget is free after a round, so that not every step has one
@@ -197,10 +202,6 @@ def stretches(pages: Array) -> list[tuple[int, int]]:
 def _num_pages(num_bytes: int, page_bytes: int) -> int:
     return -(-num_bytes // page_bytes)
 
-
-# -- A part of a growing table that is larger than its memory ----------------------------------
-# Values and slots lie in a mapped file, by place, as they would in memory, so whatever runs on
-# rows runs on these. The rest is in memory: keys, counts, steps and the index.
 
 _LEAST_BYTES = 1 << 16  # of values and slots in memory: some rows at least
 

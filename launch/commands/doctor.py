@@ -1,8 +1,4 @@
-"""Obstacles between this machine and a task: one step after another, up to the first that fails.
-
-Each step needs the one before it. The last ones use the task's own greeting, so what they find is
-what a worker would find.
-"""
+"""``ropewalk doctor``: why a task cannot be reached."""
 
 import contextlib
 import socket
@@ -35,6 +31,10 @@ from ...net.endpoint import WHO
 from ...net.sockets import connect_tcp, split_address
 from ...proto.v1 import session_pb2
 from ..options.settings import caller_options, take_settings
+
+# -- Obstacles between this machine and a task: one step after another, up to the first that fails
+# Each step needs the one before it. The last ones use the task's own greeting, so what they find
+# is what a worker would find.
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,6 @@ class _Doctor:
             self._greeting = PeerLostError(
                 f"it closed the connection, or did not greet ({error}): is it a task of Ropewalk?"
             )
-
-
-# -- ``ropewalk doctor``: why a task cannot be reached -----------------------------------------
 
 
 @click.command("doctor")

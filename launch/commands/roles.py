@@ -1,4 +1,4 @@
-"""The commands that make this process a task of any role: ``run``, and ``lead``."""
+"""The commands that have the name of a role: ``chief``, ``worker``, ``ps`` and ``evaluator``."""
 
 import sys
 from typing import Any
@@ -26,6 +26,9 @@ from ..options.settings import (
     task_options,
 )
 from ..screen.echo import echo
+
+# -- The commands that make this process a task of any role: ``run``, and ``lead`` -------------
+
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 
@@ -142,8 +145,6 @@ def _refuse_useless(task: ResolvedTask, *, is_daemon: bool) -> None:
     if not task.spec and task.task.type != PS:
         refuse_said(["host"], "without a cluster this process is alone, and serves loopback")
 
-
-# -- The commands that have the name of a role: ``chief``, ``worker``, ``ps`` and ``evaluator`` --
 
 _TEXTS = {
     "ps": "Serve variables until the job is over.",

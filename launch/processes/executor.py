@@ -1,7 +1,7 @@
-"""Processes that a task has left running: its process group, and programs detached from it.
+"""Tasks as processes of this machine, each carried through to its end by a thread.
 
-A detached process is known by its environment, which has the task's own ``TF_CONFIG``. One that has
-cleared it is not found: a program has the rights of the user that started it as it is.
+``ropewalk local`` and the nodes of a standalone cluster carry out their orders here. What to start,
+to stop or to start again is not decided here: see ``cluster/supervision/decisions.py``.
 """
 
 import contextlib
@@ -20,6 +20,10 @@ from ...core.process.threads import Failed, new_thread
 from .process import TaskProcess
 
 log = logging.getLogger(__name__)
+
+# -- Processes that a task has left running: its process group, and programs detached from it --
+# A detached process is known by its environment, which has the task's own ``TF_CONFIG``. One that
+# has cleared it is not found: a program has the rights of the user that started it as it is.
 
 
 def end_leftovers(process: TaskProcess, tf_config: str) -> int:
@@ -57,10 +61,6 @@ def end_detached(tf_config: str) -> int:
                 ended += 1
     return ended
 
-
-# -- Tasks as processes of this machine, each carried through to its end by a thread -----------
-# ``ropewalk local`` and the nodes of a standalone cluster carry out their orders here. What to
-# start, to stop or to start again is not decided here: see ``cluster/supervision/decisions.py``.
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -1,12 +1,4 @@
-"""Exactly-once pushes: which of a worker's pushes may be applied now. Pure.
-
-A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1 only
-after n, answers n and below as duplicates, and refuses a number that leaves a gap. So a lost reply,
-a reconnect, and a repeated or reordered message neither apply a push twice nor drop it.
-
-A push that broke off halfway is not counted here; the blocks that it reached remember it
-(``block.Block.applied``) and skip it when it is repeated. The state is one entry per task: bounded.
-"""
+"""Marks of complete pushes, of workers and of closures, and the global step they make. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +8,16 @@ from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import MAX_STEP_LEAD
 from ...core.wire.closure_pushes import ClosureMarks, ClosureRun
 from ...engine.push_target import StepInfo
+
+# -- Exactly-once pushes: which of a worker's pushes may be applied now. Pure ------------------
+# A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1
+# only after n, answers n and below as duplicates, and refuses a number that leaves a gap. So a
+# lost reply, a reconnect, and a repeated or reordered message neither apply a push twice nor drop
+# it.
+#
+# A push that broke off halfway is not counted here; the blocks that it reached remember it
+# (``block.Block.applied``) and skip it when it is repeated. The state is one entry per task:
+# bounded.
 
 
 @dataclass(slots=True)
@@ -142,8 +144,6 @@ class ClosurePushLog:
         """
         self._marks.mark(run, number)
 
-
-# -- Marks of complete pushes, of workers and of closures, and the global step they make. Pure --
 
 # Most tasks that a ps remembers, per worker that may be connected: those that come and go.
 _TASKS_PER_SESSION = 16

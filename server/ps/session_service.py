@@ -1,7 +1,4 @@
-"""Answers to workers in other processes: values behind the answer, or in the worker's segment.
-
-Both are answers as :class:`~ropewalk.server.ps.session.Answer` describes them.
-"""
+"""Sessions of other processes: messages in, calls of a :class:`Session`, answers out."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -33,6 +30,9 @@ from .session import Answer, Session
 from .session_limiter import SessionLimiter, SessionRoom, StepRoom
 from .shares import ServedShares
 from .store import Store
+
+# -- Answers to workers in other processes: values behind the answer, or in the worker's segment --
+# Both are answers as :class:`~ropewalk.server.ps.session.Answer` describes them.
 
 
 class ConnectionAnswer:
@@ -134,8 +134,6 @@ def _is_in(values: Array, room: Array) -> bool:
 def _message(reply: StepReply) -> bytes:
     return session_pb2.ServerMessage(step=codec.reply_to_wire(reply)).SerializeToString()
 
-
-# -- Sessions of other processes: messages in, calls of a :class:`Session`, answers out --------
 
 HandleMessage = Callable[[session_pb2.ClientMessage, str | None, Lender], bool]
 """Carries out a message of a session, if it knows its kind; returns whether it does."""

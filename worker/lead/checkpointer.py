@@ -1,9 +1,4 @@
-"""Choice between whole checkpoints and deltas of a job. Pure: neither files nor a clock.
-
-A delta is one of the last whole checkpoint, not of the one before it: to read it takes two
-checkpoints, one that is damaged or removed costs no other, and a ps has to know changes since one
-moment only. What it costs is that deltas grow until the next whole one.
-"""
+"""A job's checkpoints: the values first, the manifest last; and which of them to go on from."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -36,6 +31,11 @@ from .checkpoint_sources import (
 )
 
 log = logging.getLogger(__name__)
+
+# -- Choice between whole checkpoints and deltas of a job. Pure: neither files nor a clock -----
+# A delta is one of the last whole checkpoint, not of the one before it: to read it takes two
+# checkpoints, one that is damaged or removed costs no other, and a ps has to know changes since
+# one moment only. What it costs is that deltas grow until the next whole one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,6 @@ def _has_whole_parts(manifest: Manifest) -> bool:
     return manifest.base is None or any(
         len(parts.get(name, ())) < table.parts for name, table in manifest.tables.items()
     )
-
-
-# -- A job's checkpoints: the values first, the manifest last; and which of them to go on from --
 
 
 class Checkpointer:

@@ -1,14 +1,14 @@
-"""Copying a growing table to a follower while pushes go on.
+"""Copying blocks to a follower while pushes go on.
 
-Eviction looks at all rows, so records cannot run on part of a table as they do on part of an array.
-The table is copied in passes instead: one of all rows, then of the rows that changed since the pass
-before began, until few are left; these are copied at one moment, with what the table remembers
-beside its rows, and from there on the follower gets records.
+A block is copied in tiles, each under the block's lock for a moment. Of updates that come after the
+copy of a block has begun the follower gets what changes the elements that it has: the others come
+with their tiles, with the update in them. So nothing is kept for later, and no version of anything
+is compared. Tiles become larger while the link is fast, since the follower runs the pushes that
+came between two of them. To a follower on the same machine tiles go through shared memory: under
+the lock they are copied, and nothing waits until the follower has read them.
 
-A pass leaves out rows that have changed since it began, which come with the next one. So the rows
-that are at the follower during a pass were all at the leader when it began, and there is room for
-them. A pass begins anew if it is no longer known what changed; after some passes the rest is copied
-at one moment, however much it is.
+What cannot be cut is one tile: small shards that share a block, and rules without kernels, which
+look at whole shards.
 """
 
 import sys
@@ -30,6 +30,18 @@ from .follower import Follower
 from .records import BlockCopyBegun, CopiedTile, RowsCopied, TableCopied, TableCopyBegun
 from .stream import RecordStream
 from .tile_room import MOST_TILE, TILES_AHEAD, TileRoom
+
+# -- Copying a growing table to a follower while pushes go on ----------------------------------
+# Eviction looks at all rows, so records cannot run on part of a table as they do on part of an
+# array. The table is copied in passes instead: one of all rows, then of the rows that changed
+# since the pass before began, until few are left; these are copied at one moment, with what the
+# table remembers beside its rows, and from there on the follower gets records.
+#
+# A pass leaves out rows that have changed since it began, which come with the next one. So the
+# rows that are at the follower during a pass were all at the leader when it began, and there is
+# room for them. A pass begins anew if it is no longer known what changed; after some passes the
+# rest is copied at one moment, however much it is.
+
 
 _TILES_AHEAD = 2  # pushes wait behind them, on the link
 _FEW_BYTES = 4 * 1024 * 1024  # copied under the lock at the end
@@ -155,17 +167,6 @@ class _Copy:
         self._follower.copied_bytes += num_bytes
         return num_bytes
 
-
-# -- Copying blocks to a follower while pushes go on -------------------------------------------
-# A block is copied in tiles, each under the block's lock for a moment. Of updates that come after
-# the copy of a block has begun the follower gets what changes the elements that it has: the others
-# come with their tiles, with the update in them. So nothing is kept for later, and no version of
-# anything is compared. Tiles become larger while the link is fast, since the follower runs the
-# pushes that came between two of them. To a follower on the same machine tiles go through shared
-# memory: under the lock they are copied, and nothing waits until the follower has read them.
-#
-# What cannot be cut is one tile: small shards that share a block, and rules without kernels, which
-# look at whole shards.
 
 _LEAST_TILE = LOCKED_BYTES
 _QUICK_S, _SLOW_S = 0.002, 0.005  # to send a tile, which is done under the block's lock

@@ -1,4 +1,4 @@
-"""Replaying of records by a follower: the same to its own store, in the same order."""
+"""Records of a leader, carried out in order, until its link ends."""
 
 import logging
 import time
@@ -21,6 +21,8 @@ from .records import Record
 from .share_part import SharePart
 
 log = logging.getLogger(__name__)
+
+# -- Replaying of records by a follower: the same to its own store, in the same order ----------
 
 
 class Replayer:
@@ -175,9 +177,6 @@ def _take_copy(block: Block, copied: records.BlockCopyBegun) -> None:
     block.initialized[:] = copied.initialized
     block.applied = dict(copied.applied)
     block.closures = copied.closures.copy()
-
-
-# -- Records of a leader, carried out in order, until its link ends ----------------------------
 
 
 class LeaderRecords:

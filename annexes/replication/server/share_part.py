@@ -1,4 +1,4 @@
-"""The sessions and calls that use a share's store now."""
+"""The part of one ps in a share: its contents, its role, and who uses it now."""
 
 import logging
 import threading
@@ -17,6 +17,8 @@ from .posting import StoreRecords
 from .stream import RecordStream
 
 log = logging.getLogger(__name__)
+
+# -- The sessions and calls that use a share's store now ---------------------------------------
 
 
 class RunningSessions:
@@ -51,9 +53,6 @@ class RunningSessions:
         """Wait until all have ended; False: some have not. The caller does not hold the lock."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, seconds)
-
-
-# -- The part of one ps in a share: its contents, its role, and who uses it now ----------------
 
 
 class LeaderLink(Protocol):

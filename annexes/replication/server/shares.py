@@ -1,4 +1,4 @@
-"""A leader's link to one follower."""
+"""All shares of one ps: its own, and those that it follows or leads for another one."""
 
 import logging
 import threading
@@ -35,6 +35,9 @@ from .share import ReplicatedShare
 from .stream import RecordStream
 
 log = logging.getLogger(__name__)
+
+# -- A leader's link to one follower -----------------------------------------------------------
+
 
 _GOES_ON_S = 2.0  # for the ps that led before: it is there at once, or not at all
 
@@ -165,8 +168,6 @@ class RemoteLink:
         if last:
             self._stream.acknowledge(self, last)
 
-
-# -- All shares of one ps: its own, and those that it follows or leads for another one ---------
 
 _HELD = (ReplicaRole.LEADING, ReplicaRole.FOLLOWING)
 _MAX_SHARES = 4096  # a number from the network makes no more

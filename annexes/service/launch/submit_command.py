@@ -1,4 +1,4 @@
-"""Following a job of a standalone cluster from where its driver is: lines, progress, its end."""
+"""``ropewalk submit``: run a program on a standalone cluster, from anywhere."""
 
 import contextlib
 import signal
@@ -30,6 +30,9 @@ from .cluster_option import cluster_option
 if TYPE_CHECKING:
     from ....launch.screen.plain import Display
     from ..client.calls import GatewayClient
+
+# -- Following a job of a standalone cluster from where its driver is: lines, progress, its end --
+
 
 _WAIT_S = 1.0
 _RETRY_S = 0.5
@@ -188,8 +191,6 @@ def tasks_of(job: JobView) -> list[TaskId]:
     """List the tasks that lines may come from, for the width of a display."""
     return [*job.tasks] or [TaskId("worker", 10)]
 
-
-# -- ``ropewalk submit``: run a program on a standalone cluster, from anywhere -----------------
 
 _PATIENCE_S = 30.0  # with a gateway that has just taken the package
 _LARGE_BYTES = 4 * 1024 * 1024
