@@ -213,10 +213,6 @@ class ShareKeeper:
         with self._lock:
             return bool(self._shares.lost)
 
-    def may_come_back(self) -> bool:
-        """Return whether a ps may come back with nothing lost: each share is led by a ps."""
-        return not self.has_lost_values()
-
     def takes_ps(self) -> bool:
         """Return that a ps may come."""
         return True

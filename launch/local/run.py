@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...cluster.resolvers.tf_config import TF_CONFIG
 from ...cluster.supervision.decisions import Supervision, TaskRun
 from ...cluster.supervision.events import (
     Ended,
@@ -41,7 +40,7 @@ from ...worker.process.program import Program
 from ..processes.executor import Executor, Work
 from ..processes.interrupts import on_interrupts
 from ..processes.process import Exit, new_line_queue
-from .cluster import LocalRoles, RoleExtras
+from .cluster import LocalRoles, RoleExtras, tf_config
 from .policy import local_policy
 from .result import LocalResult, read_result, show_result
 from .scaling import Scaling
@@ -179,7 +178,7 @@ class LocalJob:
         process = self._tasks.start(task)
         work = Work(
             task.short,
-            self._tasks.environment(task)[TF_CONFIG],
+            tf_config(task, self.addresses),
             make=lambda: process,
             ended=partial(self._ended, task),
         )

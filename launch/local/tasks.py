@@ -87,11 +87,11 @@ class LocalTasks:
         extras = self._of_roles.get(task.type, RoleExtras())
         serves = self._cluster.coordinator and task.type == WORKER
         command = ["run"] if serves else [*self._program, *extras.arguments]
-        process = start_task(task, command, self.environment(task), self._death_pipe, self._news)
+        process = start_task(task, command, self._environment(task), self._death_pipe, self._news)
         self.processes[task] = process
         return process
 
-    def environment(self, task: TaskId) -> dict[str, str]:
+    def _environment(self, task: TaskId) -> dict[str, str]:
         """Collect the variables of a task."""
         extra = self._of_roles.get(task.type, RoleExtras()).environment
         own = {ERROR_FILE: str(self._report_file(task))}

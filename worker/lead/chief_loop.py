@@ -395,7 +395,8 @@ class ChiefLoop:
         """Return whether a ps that does not answer may be starting again, and would wait for a
         chief.
         """
-        if not self._leadership.may_come_back():
+        leadership = self._leadership
+        if not leadership.takes_ps() or leadership.has_lost_values():
             return False
         with self._locked_job.open() as (job, now):
             return now - job.members[task].heard <= job.lease_s

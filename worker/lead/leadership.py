@@ -49,9 +49,6 @@ class ShareLeadership(Protocol):
     def has_lost_values(self) -> bool:
         """Return whether values of the job are gone: a checkpoint would lack them."""
 
-    def may_come_back(self) -> bool:
-        """Return whether a ps that does not answer may come back with nothing lost meanwhile."""
-
     def takes_ps(self) -> bool:
         """Return whether a ps may come to the job while it runs."""
 
@@ -103,10 +100,6 @@ class OwnShares:
         """Return whether a ps is lost, or has failed."""
         with self._locked_job.open() as (job, _):
             return bool(job.members.in_state(State.LOST, State.FAILED))
-
-    def may_come_back(self) -> bool:
-        """Return that a ps does not come back with its values."""
-        return False
 
     def takes_ps(self) -> bool:
         """Return that no ps may come."""

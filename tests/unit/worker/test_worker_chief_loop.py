@@ -204,8 +204,11 @@ class Keeper:
     def __init__(self, *, has_all: bool) -> None:
         self._has_all = has_all
 
-    def may_come_back(self) -> bool:
-        return self._has_all
+    def takes_ps(self) -> bool:
+        return True
+
+    def has_lost_values(self) -> bool:
+        return not self._has_all
 
     def may_leave(self, task: TaskId) -> bool:
         return False
