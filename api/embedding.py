@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from ..annexes.embedding.features.config import FeatureConfig, TableConfig
+from ..annexes.embedding.features.inputs import Ragged, hash_strings
+from ..annexes.embedding.features.optimizers import GroupFtrl, RowwiseAdagrad
+from ..annexes.embedding.features.tables import Embeddings, Lookup
 from ..core.public_face import public_getattr
 from ..core.rules.tables import Chance, Sightings, SketchedSightings
-from ..distribute.embedding.config import FeatureConfig, TableConfig
-from ..distribute.embedding.inputs import Ragged
-from ..distribute.embedding.optimizers import GroupFtrl, RowwiseAdagrad
-from ..distribute.embedding.string_keys import hash_strings
-from ..distribute.embedding.tables import Embeddings, Lookup
 
 __all__ = [
     "Chance",
@@ -29,17 +28,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..distribute.embedding.reader import Reader, RowsAtOneMoment
-    from ..training.tables.export import export_table
-    from ..training.tables.importing import import_tables
+    from ..annexes.embedding.files.export import export_table
+    from ..annexes.embedding.files.importing import import_tables
+    from ..annexes.embedding.readers.reader import Reader, RowsAtOneMoment
 else:
     __getattr__ = public_getattr(
         "ropewalk.embedding",
         globals(),
         later={
-            "Reader": "distribute.embedding.reader:Reader",
-            "RowsAtOneMoment": "distribute.embedding.reader:RowsAtOneMoment",
-            "export_table": "training.tables.export:export_table",
-            "import_tables": "training.tables.importing:import_tables",
+            "Reader": "annexes.embedding.readers.reader:Reader",
+            "RowsAtOneMoment": "annexes.embedding.readers.reader:RowsAtOneMoment",
+            "export_table": "annexes.embedding.files.export:export_table",
+            "import_tables": "annexes.embedding.files.importing:import_tables",
         },
     )

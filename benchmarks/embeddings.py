@@ -24,6 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import embedding_steps
+from ropewalk.annexes.embedding.features.row_cache import (
+    COUNT_BYTES,
+    ROW_BYTES,
+    TrainedLookup,
+    TrainedRows,
+)
 from ropewalk.client.ps.distinct_rows import DistinctRows
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
@@ -36,8 +42,6 @@ from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.core.rules.tables import Sightings, TableOptions
 from ropewalk.core.rules.update_rules import UpdateRule
-from ropewalk.distribute.embedding.row_cache import ROW_BYTES
-from ropewalk.distribute.embedding.trained_rows import COUNT_BYTES, TrainedLookup, TrainedRows
 from ropewalk.engine.keyed.definition import TableDefinition
 from ropewalk.engine.keyed.distinct import distinct
 from ropewalk.engine.keyed.hashing import mixed

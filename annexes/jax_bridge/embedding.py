@@ -7,9 +7,8 @@ of it, and the gradient for that argument is that of the rows.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...distribute.embedding.tables import Embeddings, Lookup
-from ...distribute.embedding.waiting_gradients import WaitingGradients
 from ...training.extras import require
+from ..embedding.features.tables import Embeddings, Lookup, WaitingGradients
 from .arrays import on_device
 
 jax: Any = require("jax", "jax")

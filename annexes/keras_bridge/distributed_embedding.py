@@ -12,11 +12,10 @@ from typing import Any, Protocol
 from ...core.errors import ConfigurationError
 from ...core.rules.counterparts import OnWorker
 from ...core.rules.initializers import Initializer
-from ...distribute.embedding.config import FeatureConfig, TableConfig
-from ...distribute.embedding.tables import Embeddings
-from ...distribute.embedding.waiting_gradients import WaitingGradients
 from ...distribute.optimizer import Optimizer
 from ...training.rule_table import optimizer_of
+from ..embedding.features.config import FeatureConfig, TableConfig
+from ..embedding.features.tables import Embeddings, WaitingGradients
 from .feature_shapes import rows_shape
 from .framework_steps import steps_module
 from .frameworks import keras, looks_for_shapes

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...distribute.embedding.config import FeatureConfig
+from ..embedding.features.config import FeatureConfig
 
 NEVER_APPLIED = "a step of the model's fit or train_on_batch applies them"
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
-from ...distribute.embedding.tables import Embeddings, Lookup
-from ...distribute.embedding.waiting_gradients import WaitingGradients
 from ...training.extras import require
+from ..embedding.features.tables import Embeddings, Lookup, WaitingGradients
 from .feature_shapes import NEVER_APPLIED, rows_shape
 
 jax: Any = require("jax", "keras")

@@ -17,9 +17,9 @@ from ...core.arrays.dtypes import Array, same_values
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
 from ...distribute.base.contexts import is_running
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ...training.extras import require
+from ..embedding.features.tables import Embeddings
 from ..jax_bridge.arrays import on_device
 from .eager_steps import EagerSteps
 from .jax_features import FedFeatureReader

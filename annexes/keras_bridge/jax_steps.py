@@ -12,9 +12,9 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ...training.extras import require
+from ..embedding.features.tables import Embeddings
 from ..jax_bridge.arrays import on_device, to_hosts
 from .jax_alone import WholeSteps
 from .jax_features import FedFeatureReader

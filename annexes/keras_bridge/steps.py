@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...core.arrays.dtypes import Array
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
+from ..embedding.features.tables import Embeddings
 from .distributed_embedding import DistributedEmbedding, FeatureReader
 from .embedding import Embedding, RowReader
 

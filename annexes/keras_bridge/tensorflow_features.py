@@ -9,9 +9,8 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.process.replaced_errors import noting_errors
-from ...distribute.embedding.tables import Embeddings, Lookup
-from ...distribute.embedding.waiting_gradients import WaitingGradients
 from ...training.extras import require
+from ..embedding.features.tables import Embeddings, Lookup, WaitingGradients
 from .feature_shapes import NEVER_APPLIED, rows_shape
 
 tf: Any = require("tensorflow", "keras,tensorflow")

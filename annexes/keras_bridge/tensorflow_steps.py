@@ -18,10 +18,10 @@ from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.process.replaced_errors import noting_errors
 from ...core.showing import counted
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
 from ...training.extras import require
 from ...training.in_sync import workers_in_sync
+from ..embedding.features.tables import Embeddings
 from .eager_steps import EagerSteps, joined
 from .loop_state import plainly
 from .tensorflow_features import GraphFeatureReader

@@ -12,8 +12,8 @@ from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...distribute.embedding.tables import Embeddings
 from ...distribute.variables.variable import Variable
+from ..embedding.features.tables import Embeddings
 from ..torch_bridge.embedding import EmbeddingBagCollection
 from ..torch_bridge.tensors import copy_into, to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ...core.errors import ConfigurationError
-from ...distribute.embedding.config import FeatureConfig
-from ...distribute.embedding.look_ahead import LookAhead
-from ...distribute.embedding.tables import Embeddings, Lookup
-from ...distribute.embedding.waiting_gradients import WaitingGradients
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
 from ...training.array_store import PushBeside
 from ...training.extras import require
+from ..embedding.features.config import FeatureConfig
+from ..embedding.features.look_ahead import LookAhead
+from ..embedding.features.tables import Embeddings, Lookup, WaitingGradients
 from .jagged import KeyedTensor, ragged_of
 from .tensors import to_array, to_tensor
 

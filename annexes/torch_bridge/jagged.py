@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.showing import counted
-from ...distribute.embedding.inputs import Ragged
 from ...training.extras import require
+from ..embedding.features.inputs import Ragged
 from .tensors import to_array
 
 torch: Any = require("torch", "torch")

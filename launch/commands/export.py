@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ...core import annexes
 from ...core.errors import ConfigurationError, RopewalkError
 from ...core.showing import counted
 from ..screen.echo import echo
@@ -87,14 +88,14 @@ def _export_table(
     checkpoint: str, table: str, output: str | None, kind: str | None, *, overwrite: bool
 ) -> None:
     """Write the rows of one table."""
-    from ...training.tables.export import export_table
-    from ...training.tables.files import format_of_table
-
+    use = "ropewalk export --table"
+    files = annexes.the("files.row_files", "embedding", use)
+    export_table = annexes.the("files.export", "embedding", use).export_table
     if output is None:
         kind = kind or "safetensors"
         output = f"{table.replace('/', '-')}.{kind}"
     with _as_configuration(output):
-        kind = format_of_table(Path(output), kind)
+        kind = files.format_of_table(Path(output), kind)
         rows = export_table(checkpoint, table, output, format=kind, overwrite=overwrite)
     _say(output, rows, "row", kind)
 

@@ -27,8 +27,6 @@ from ...telemetry.task_metrics import ps_samples, task_samples
 from .lease import ChiefLease
 from .model_dir import PsModelDir
 from .moments import ServedPs, moments_of
-from .reader_messages import reader_sessions
-from .readers import Readers
 from .servicer import SERVICE, ParameterServerServicer, calls_of
 from .session_limiter import SessionLimiter, connections_per_worker
 from .session_service import SessionService
@@ -83,16 +81,19 @@ class PsServer(HostedServer):
         self._limiter = limiter = SessionLimiter(task, settings.max_sessions, per_worker)
         self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
-        moments = moments_of(
-            ServedPs(
-                task, self.shares, self.lease, lambda store, who: store.part(Readers).rows_of(who)
-            )
-        )
+        readers = next(annexes.at("reader_part"), None)
+        rows_of = readers.rows_of if readers is not None else _no_rows
+        moments = moments_of(ServedPs(task, self.shares, self.lease, rows_of))
         calls = ParameterServerServicer(
             task, self.shares, self.lease, self.generation, limiter, model_dir, moments.save
         )
-        readers = reader_sessions(moments.rows)
-        sessions = SessionService(self.shares, settings, limiter, self.lease.check_job, readers)
+        sessions = SessionService(
+            self.shares,
+            settings,
+            limiter,
+            self.lease.check_job,
+            readers.reader_sessions(moments.rows) if readers is not None else None,
+        )
         served = {SESSION_SERVICE: sessions.serve}
         if replication is not None:
             served |= replication.services
@@ -213,9 +214,9 @@ class PsServer(HostedServer):
         self._host.stop(grace_s)
 
 
-def _rows_of(store: Store, who: Incarnation | None) -> Sequence[Array]:
-    """Copy the rows that a reader has named."""
-    return store.part(Readers).rows_of(who)
+def _no_rows(store: Store, who: Incarnation | None) -> Sequence[Array]:  # noqa: ARG001
+    """Copy nothing: no reader has named rows here."""
+    return ()
 
 
 class _Orphanhood:

@@ -230,7 +230,11 @@ class SessionService:
             check_access(Principal(READER), operation, server=store.task)
 
         if self._serve_reader_beside is None:
-            raise RefusedError(f"{store.task} serves no readers", task=store.task)
+            raise RefusedError(
+                f"{store.task} serves no readers: the annex embedding was taken out of its "
+                "installation",
+                task=store.task,
+            )
         # One that stops half-way, or does not read, would have memory and its place for ever.
         connection.frame_s = self._settings.request_timeout_s
         with self._serve_reader_beside(connection, store, who, check) as handle:

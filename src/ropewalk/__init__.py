@@ -77,7 +77,7 @@ _name = public_face.public_getattr(
         "data": "distribute.data",
         "device": "distribute.base.devices:on_device",
         "distribute": "distribute",
-        "embedding": "api.embedding",
+        "embedding": "annexes.embedding",
         "errors": "core.errors",
         "estimator": "annexes.estimator",
         "metrics": "distribute.metrics",
@@ -102,6 +102,7 @@ public_face.show(
         "distribute.data": "api.data",
         "distribute.experimental": "api.experimental",
         "training": "api.training",
+        "annexes.embedding": "api.embedding",
         "annexes.estimator": "api.estimator",
     }
 )

@@ -78,6 +78,11 @@ def test_a_command_without_its_annex_says_which_it_needs(house: Path) -> None:
     assert "`ropewalk k8s` needs the annex kubernetes" in result.stderr
 
 
+def test_an_option_without_its_annex_says_which_it_needs(house: Path) -> None:
+    result = _without(house, "embedding", "-m", "ropewalk", "export", "model", "--table", "users")
+    assert "ropewalk export --table needs the annex embedding" in result.stderr
+
+
 def test_a_name_without_its_annex_says_which_it_needs(house: Path) -> None:
     code = "import ropewalk as rw\nrw.training.torch"
     result = _without(house, "torch_bridge", "-c", code)

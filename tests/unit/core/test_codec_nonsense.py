@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from helpers.fuzzing import Nonsense
 from helpers.strategies import text_of
+from ropewalk.annexes.embedding.readers import followed_rows
 from ropewalk.core.errors import RopewalkError
-from ropewalk.core.wire import bounds, codec, followed_rows
+from ropewalk.core.wire import bounds, codec
 from ropewalk.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 
 READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {

@@ -1,1 +1,0 @@
-"""Embedding tables of several features, looked up and trained together. ``rw.embedding``."""
