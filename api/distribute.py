@@ -10,7 +10,7 @@ from ..client.ps.snapshot import PsSnapshot
 from ..cluster.placement import balance as placement
 from ..cluster.placement import partitioners
 from ..core.public_face import public_getattr
-from ..core.wire.compression import WireFormat
+from ..core.wire.steps import WireFormat
 from ..distribute import cluster_resolver, experimental
 from ..distribute.base.communication import CommunicationImplementation, CommunicationOptions
 from ..distribute.base.contexts import (

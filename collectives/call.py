@@ -11,7 +11,7 @@ from ..core.process.waiting import FIRST_S, WaitLog
 from ..core.wire import error_table
 from .diagnosis import uneven_calls_error
 from .links import RingLinks
-from .ring_frames import Head, RingFrameKind, unpack_head
+from .stream_link import Head, RingFrameKind, unpack_head
 
 _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous worker's reason
 

@@ -20,7 +20,7 @@ from ..core.errors import (
     RopewalkError,
 )
 from ..core.task import TaskId
-from .ring_frames import RingProgress
+from .stream_link import RingProgress
 
 
 @dataclass(frozen=True, slots=True)

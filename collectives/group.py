@@ -25,16 +25,16 @@ from ..core.task import Incarnation, TaskId
 from .call import CollectiveCall
 from .diagnosis import RingWorkers, join_timeout_error
 from .links import RingLinks
-from .peers import borrow_server, forget_ring, release_server
 from .ring import STREAM_CHUNK_BYTES, Ring
-from .ring_frames import (
+from .server import borrow_server, forget_ring, release_server
+from .slot_link import SlotSender
+from .stream_link import (
     Call,
     Head,
     RingFrameKind,
     RingMember,
     dtype_number,
 )
-from .slot_link import SlotSender
 
 if TYPE_CHECKING:
     from .server import CollectiveServer

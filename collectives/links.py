@@ -31,7 +31,7 @@ from .diagnosis import (
     first_failure,
     peer_lost_error,
 )
-from .ring_frames import Call, Head, Receiver, RingFrameKind, RingProgress, Sender
+from .stream_link import Call, Head, Receiver, RingFrameKind, RingProgress, Sender
 from .worker_client import WorkerClient
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,13 @@
-"""The server of one worker of a synchronous job: lets the worker before it in the ring
-send to it.
+"""The server of one worker of a synchronous job, shared by the rings of its strategies.
+
+Lets the worker before it in the ring send to it.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from zlib import crc32
 
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -23,10 +26,14 @@ from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
 from ..net.unary import Servicer
 from ..proto.v1 import collective_pb2, common_pb2, session_pb2
-from .ring_frames import Receiver, RingProgress
 from .slot_link import SlotReceiver
-from .stream_link import StreamReceiver
+from .stream_link import Receiver, RingProgress, StreamReceiver
 from .worker_client import SERVICE
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
+
+    from ..net.unary import Servicer
 
 # -- Accepted links that wait for their ring ---------------------------------------------------
 
@@ -194,3 +201,72 @@ class CollectiveServer(HostedServer):
         mapped = session_pb2.ServerMessage(slab=session_pb2.Segment(num_bytes=segment.num_bytes))
         connection.send([mapped.SerializeToString()])
         return receiver
+
+
+# -- One for each address ------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # by address: (server, open rings)
+_rings: dict[tuple[str, ...], int] = {}  # by own and all addresses: rings made
+
+
+def borrow_server(
+    task: TaskId, address: str, cluster: Sequence[str], settings: Settings
+) -> "tuple[CollectiveServer, int]":
+    """Find the server at this worker's address, started on first use, and the number of a new ring.
+
+    Workers that create their strategies in the same order get the same numbers.
+
+    Raises:
+        AddressInUseError: The port is taken.
+    """
+    server = hold_server(task, address, settings)
+    with _lock:
+        mine = (address, *cluster)
+        count = _rings[mine] = _rings.get(mine, 0) + 1
+        return server, crc32(f"{','.join(cluster)} {count}".encode())
+
+
+def hold_server(
+    task: TaskId,
+    address: str,
+    settings: Settings,
+    more: "Mapping[ServiceDescriptor, Servicer] | None" = None,
+) -> "CollectiveServer":
+    """Find the server at this worker's address, started on first use; to be released.
+
+    Args:
+        task: Task of this process.
+        address: Address at which the worker listens.
+        settings: Settings, for the bind rule and the bounds.
+        more: Methods of further services, for a server that is started now.
+
+    Raises:
+        AddressInUseError: The port is taken.
+    """
+    # Imported late: workers of a parameter-server job do not need it.
+
+    with _lock:
+        server, users = _servers.get(address, (None, 0))
+        if server is None:
+            server = CollectiveServer(task, settings, more)
+            server.start(address)
+        _servers[address] = (server, users + 1)
+        return server
+
+
+def forget_ring(address: str, cluster: Sequence[str]) -> None:
+    """Reuse the last ring's number, since it was not formed: the next strategy tries it again."""
+    with _lock:
+        _rings[(address, *cluster)] -= 1
+
+
+def release_server(address: str) -> None:
+    """Release the server when a ring is closed or a job left; it stops with the last one."""
+    with _lock:
+        server, users = _servers.pop(address, (None, 0))
+        if server is not None and users > 1:
+            _servers[address] = (server, users - 1)
+            return
+    if server is not None:
+        server.stop()

@@ -20,11 +20,11 @@ import time
 from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
 from ..core.process.wait import spin_then_sleep
-from ..core.wire.memory import HEADER_BYTES
+from ..core.wire.steps import HEADER_BYTES
 from ..net.connection import Connection
 from ..net.shared_memory import SharedSegment
 from ..net.sockets import peer_process
-from .ring_frames import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
+from .stream_link import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
 
 SLOT_BYTES = MAX_PAYLOAD_BYTES  # what is not written to takes no memory
 SLOTS = 4
@@ -131,7 +131,7 @@ class _End:
 
 
 class SlotSender(_End):
-    """The sending end. See :class:`~ropewalk.collectives.ring_frames.Sender`.
+    """The sending end. See :class:`~ropewalk.collectives.stream_link.Sender`.
 
     Args:
         connection: Connection to the receiver, over a Unix socket; owned from now on.
@@ -161,7 +161,7 @@ class SlotSender(_End):
 
 
 class SlotReceiver(_End):
-    """The receiving end. See :class:`~ropewalk.collectives.ring_frames.Receiver`.
+    """The receiving end. See :class:`~ropewalk.collectives.stream_link.Receiver`.
 
     Args:
         connection: Connection from the sender, over a Unix socket; owned from now on.

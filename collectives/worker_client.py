@@ -20,9 +20,8 @@ from ..net.dial import Dialer, WrapStream, reach, receive_message
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
 from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
-from .ring_frames import RingMember, RingProgress, Sender
 from .slot_link import LINK_BYTES, SlotSender
-from .stream_link import StreamSender
+from .stream_link import RingMember, RingProgress, Sender, StreamSender
 
 log = logging.getLogger(__name__)
 

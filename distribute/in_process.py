@@ -24,8 +24,7 @@ from ..core.wire.steps import LayoutEntry, Operation
 from ..engine.block import Block
 from ..engine.push_target import Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
-from ..server.ps.layout import LayoutRange, join_ranges
-from ..server.ps.layout_compiler import compile_layout
+from ..server.ps.layout import LayoutRange, compile_layout, join_ranges
 from .base.interface import Updates
 from .base.moved_average import MovedAverage
 from .local_ps import LocalPs, OwnMemory

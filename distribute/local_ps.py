@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..client.ps.peer import Exchange
+from ..client.ps.step import Exchange
 from ..core import annexes
 from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array, total_bytes
@@ -40,7 +40,7 @@ class OwnMemory(Protocol):
 
 
 class LocalPs:
-    """See :class:`~ropewalk.client.ps.peer.PsPeer`.
+    """See :class:`~ropewalk.client.ps.step.PsPeer`.
 
     Args:
         task: Task of the ps that this plays.

@@ -23,9 +23,8 @@ from ..core.checkpoint import (
     TensorRecord,
     VariableRecord,
 )
-from ..core.checkpoint.commit import commit_over
-from ..core.checkpoint.file_systems import open_folder
-from ..core.checkpoint.folder import Folder
+from ..core.checkpoint.directory import commit_over
+from ..core.checkpoint.folder import Folder, open_folder
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import ShapeMismatchError
 from ..core.versions import own_versions

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.arrays.dtypes import Array, DType
-from ..core.wire.memory import HEADER_BYTES, MemoryLocation
+from ..core.wire.steps import HEADER_BYTES, MemoryLocation
 
 log = logging.getLogger(__name__)
 

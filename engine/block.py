@@ -14,8 +14,7 @@ import numpy as np
 from ..core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
-from ..core.wire.memory import MemoryLocation
-from ..core.wire.steps import Operation
+from ..core.wire.steps import MemoryLocation, Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart

@@ -20,8 +20,7 @@ from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
-from ..core.wire.memory import MemoryLocation
-from ..core.wire.steps import Operation
+from ..core.wire.steps import MemoryLocation, Operation
 from .row_changes import ChangeMark, RowChanges
 
 

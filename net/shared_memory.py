@@ -20,7 +20,7 @@ import numpy as np
 from ..core.arrays.dtypes import Array
 from ..core.arrays.memory_pool import ask_for_huge_pages
 from ..core.errors import RefusedError
-from ..core.wire.memory import HEADER_BYTES
+from ..core.wire.steps import HEADER_BYTES
 
 FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, then grows
 # Counters of a segment that a worker leaves its pushes in, both in bytes of the payload.

@@ -4,8 +4,7 @@ import logging
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..core.checkpoint.file_systems import open_folder, remove_temporaries
-from ..core.checkpoint.folder import UnsafeFileError
+from ..core.checkpoint.folder import UnsafeFileError, open_folder, remove_temporaries
 from ..core.files.plain_file import MOST_BYTES
 
 log = logging.getLogger(__name__)

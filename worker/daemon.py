@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
-from ..core.checkpoint.file_systems import keep_folder
+from ..core.checkpoint.folder import keep_folder
 from ..core.errors import (
     ConfigurationError,
     JobDoneError,

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
-from ..client.chief.membership import Membership
+from ..client.chief.membership import BarrierClient, Membership
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access.principal import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask

@@ -10,11 +10,9 @@ from typing import Protocol
 
 from ...client.ps.parameter_session import ParameterSession
 from ...core.checkpoint import CheckpointReader, prune
-from ...core.checkpoint.commit import commit_step
-from ...core.checkpoint.directory import remove_incomplete
+from ...core.checkpoint.directory import commit_step, remove_incomplete
 from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.manifest import Manifest
-from ...core.checkpoint.parts import manifest_of_parts
+from ...core.checkpoint.manifest import Manifest, manifest_of_parts
 from ...core.checkpoint.storage import check_writable, open_model_dir
 from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import VariableAggregation, VariableSynchronization

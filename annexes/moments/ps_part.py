@@ -1,6 +1,6 @@
 """Moments of a ps: the calls about cuts, and what is saved of one."""
 
-from ...server.ps.moments import PsMoments, ServedPs
+from ...server.ps.parts import PsMoments, ServedPs
 from .server.servicer import CutCalls
 
 

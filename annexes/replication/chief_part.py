@@ -12,8 +12,7 @@ from ...proto.v1 import chief_pb2
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import leader_samples, move_samples, share_samples
-from .moves import Moves
-from .servers import Servers
+from .moves import Moves, Servers
 
 
 class SharesPart:

@@ -1,6 +1,6 @@
 """Commands about shares that move."""
 
 COMMANDS = {
-    "move": "annexes.replication.move_command:move_command",
-    "scale": "annexes.replication.scale_command:scale_command",
+    "move": "annexes.replication.share_commands:move_command",
+    "scale": "annexes.replication.share_commands:scale_command",
 }

@@ -40,9 +40,8 @@ from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
 from .balancing import WorkMeter, best_move
 from .decisions import Shares, lead_orders, other_orders
-from .moves import Moves
+from .moves import Moves, Servers
 from .ps_watch import SUSPECTED, PsWatch
-from .servers import Servers
 
 log = logging.getLogger(__name__)
 

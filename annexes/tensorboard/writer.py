@@ -20,9 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import IO, Protocol
 
-from ...core.checkpoint.file_systems import open_folder
-from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.local_folder import LocalFolder
+from ...core.checkpoint.folder import Folder, LocalFolder, open_folder
 from ...core.errors import ConfigurationError, RopewalkError, StorageError
 from ...core.process.rare_log import RareLog
 from ...core.process.threads import new_thread, nobody_waits

@@ -10,8 +10,7 @@ from ...cluster.access.principal import Principal
 from ...cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
 from ...cluster.replication.replica import ReplicaRole
 from ...cluster.replication.reports import FollowerState, PsReport, ShareState
-from ...core.checkpoint.manifest import FileRecord, TensorRecord
-from ...core.checkpoint.saved_part import SavedPart, SavedShard
+from ...core.checkpoint.manifest import FileRecord, SavedPart, SavedShard, TensorRecord
 from ...core.errors import CutVoidError
 from ...core.report import PsCounters
 from ...core.settings import Settings

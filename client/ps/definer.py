@@ -20,8 +20,7 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire.steps import HeldShard, Operation
-from .peer import PsPeer
-from .step import Step, Write
+from .step import PsPeer, Step, Write
 
 _POLL_S = 0.05
 _ASK_S = 1.0  # between two questions to the chief

@@ -10,8 +10,7 @@ import numpy as np
 from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array
 from ...core.rules.definitions import ShardKey
-from ...core.wire.memory import MemoryRegion
-from ...core.wire.steps import PullTarget, StepRequest, WireLayout
+from ...core.wire.steps import MemoryRegion, PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 

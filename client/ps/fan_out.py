@@ -11,8 +11,8 @@ from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.cut_marks import CutMark
 from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepRequest
-from .peer import Exchange, PsPeer, answered
 from .pull_plans import PullPlan
+from .step import Exchange, PsPeer, answered
 
 _PARALLEL_BYTES = 1024 * 1024  # below, handing work to another thread costs more than it saves
 _MAX_THREADS = 16

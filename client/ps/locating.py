@@ -1,18 +1,24 @@
-"""Watching the leaders of shares, as the chief says: they may change while training goes on."""
+"""Reaching every ps: who leads a share, as the chief says, and sessions with all, however late."""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ...cluster.replication.reports import ShareLeader
 from ...cluster.roles import PS
-from ...core.backoff import attempts
-from ...core.errors import MovedError, PeerLostError, RopewalkError
+from ...core.backoff import Backoff, attempts
+from ...core.errors import JoinTimeoutError, MovedError, PeerLostError, RopewalkError
 from ...core.process.threads import new_thread
-from ...core.task import TaskId
+from ...core.process.waiting import WaitLog
+from ...core.task import Incarnation, TaskId
 from ..chief.calls import ChiefClient
+from .step import PsPeer
 
 log = logging.getLogger(__name__)
+
+# -- Leaders of shares: they may change while training goes on ---------------------------------
 
 _ANSWER_S = 2.0  # a call waits for a change for half a second
 _PAUSE_S = 0.1
@@ -132,3 +138,70 @@ class LeaderWatch:
             except RopewalkError as error:
                 log.warning("the chief does not say which ps lead: %s", error)
                 self._closing.wait(_REFUSED_S)
+
+
+# -- Opening a session with every ps, however late some of them are ----------------------------
+
+_ATTEMPT_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.2
+_LEAST_ATTEMPT_S = 0.1
+_MAX_THREADS = 16
+
+
+def connect_all(
+    peers: Sequence[PsPeer],
+    who: Incarnation,
+    timeout_s: float,
+    closed: threading.Event,
+    *,
+    still_wanted: Callable[[], None] = lambda: None,
+    on_wait: Callable[[list[str]], None] | None = None,
+) -> None:
+    """Open a session with every ps, waiting for late ones.
+
+    Args:
+        peers: The ps.
+        who: Incarnation of the calling task.
+        timeout_s: Longest time to wait. Unit: seconds.
+        closed: Ends the waiting when the session is closed.
+        still_wanted: Called between attempts; raises to give up.
+        on_wait: Called after every attempt with the names of the missing ps.
+
+    Raises:
+        JoinTimeoutError: Names the ps that did not answer, and the last reason.
+    """
+    deadline = time.monotonic() + timeout_s
+    missing = list(peers)
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
+
+    def attempt(peer: PsPeer) -> PeerLostError | None:
+        try:
+            peer.connect(min(_ATTEMPT_S, max(_LEAST_ATTEMPT_S, deadline - time.monotonic())))
+        except PeerLostError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(missing)) or 1) as pool:
+        while missing:
+            results = list(pool.map(attempt, missing))
+            late = [(p, e) for p, e in zip(missing, results, strict=True) if e is not None]
+            missing = [peer for peer, _ in late]
+            still_wanted()
+            if not missing:
+                waits.done()
+                return
+            names = [str(peer.task) for peer in missing]
+            now = time.monotonic()
+            if now >= deadline:
+                raise JoinTimeoutError(
+                    f"{who.task} waited {timeout_s:g} s (join_timeout_s) for "
+                    f"{', '.join(names)}; the last answer: {late[0][1]}. Is it started, and can "
+                    "this machine reach its address?",
+                    task=who.task,
+                    missing=",".join(names),
+                ) from late[0][1]
+            waits.tick(", ".join(names), late[0][1])
+            if on_wait is not None:
+                on_wait(names)
+            closed.wait(backoff.next_s())

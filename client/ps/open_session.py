@@ -15,8 +15,15 @@ from ...core.process.wait import wait_for_counter
 from ...core.process.waiting import WaitLog
 from ...core.task import TaskId
 from ...core.wire import codec
-from ...core.wire.memory import HEADER_BYTES
-from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
+from ...core.wire.steps import (
+    HEADER_BYTES,
+    NO_TARGET,
+    PullTarget,
+    PushResult,
+    StepReply,
+    StepRequest,
+    WireLayout,
+)
 from ...net.connection import Connection
 from ...net.connection_choice import ConnectionChoice, ConnectionKind
 from ...net.dial import Reached, receive_message, report_choice
@@ -24,7 +31,7 @@ from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment, answer_start
 from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, DirectRows
-from .peer import Exchange
+from .pull_plans import changed_parts
 from .shared_payloads import (
     OVERLAPPED_BYTES,
     SMALL_BYTES,
@@ -33,7 +40,7 @@ from .shared_payloads import (
     write_gathered,
     write_plain,
 )
-from .spans import changed_parts
+from .step import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +125,7 @@ class OpenSession:
     # -- steps -------------------------------------------------------------------------------
 
     def step(self, request: StepRequest, target: PullTarget, request_id: int) -> Exchange:
-        """Carry out a step; see :data:`~ropewalk.client.ps.peer.Exchange`.
+        """Carry out a step; see :data:`~ropewalk.client.ps.step.Exchange`.
 
         Raises:
             PeerLostError: The connection broke, in whatever turn: the last one tells.

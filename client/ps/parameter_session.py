@@ -19,18 +19,16 @@ from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
-from ...core.wire.compression import WireFormat
-from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest
+from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest, WireFormat
 from .definer import Definer
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, PendingStep, SentRequest, StepResult
-from .joining import connect_all
-from .peer import PsPeer
+from .locating import connect_all
 from .plan_cache import NO_PULL, PlanCache
 from .pull_plans import PullPlan
 from .push_plans import PsPayload
 from .row_lookups import RowLookups
-from .step import Step
+from .step import PsPeer, Step
 
 log = logging.getLogger(__name__)
 

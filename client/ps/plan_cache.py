@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...core.arrays.dtypes import DType
-from ...core.wire.compression import WireFormat
-from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireFormat, WireLayout
 from .definer import PlacedVariable
-from .peer import PsPeer
 from .pull_plans import PullPlan, plan_pull
 from .push_plans import PushedVariable, PushPlan, plan_push
 from .row_pulls import WantedRows
-from .step import Write
+from .step import PsPeer, Write
 
 _KEPT_PLANS = 64
 _KEPT_BUFFERS = 16  # each pull plan has memory for its values

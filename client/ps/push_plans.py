@@ -19,8 +19,7 @@ from ...core.arrays.scaled_rows import INT8, first_bad_scale, pack_rows
 from ...core.errors import NonFiniteGradientError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
-from ...core.wire.compression import WireFormat
-from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireFormat, WireLayout
 from .definer import PlacedVariable
 from .distinct_rows import DistinctRowsCache
 from .error_feedback import MIN_ELEMENTS, ErrorFeedback

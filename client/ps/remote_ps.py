@@ -33,8 +33,8 @@ from ...net.dial import Dialer, WrapStream, reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .locating import leader_in
 from .open_session import OpenSession
-from .peer import Exchange, answered
 from .shared_payloads import SMALL_BYTES
+from .step import Exchange, answered
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below
 
 
 class RemotePs:
-    """See :class:`~ropewalk.client.ps.peer.PsPeer`.
+    """See :class:`~ropewalk.client.ps.step.PsPeer`.
 
     Args:
         task: The ps.

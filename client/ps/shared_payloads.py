@@ -16,8 +16,14 @@ from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardKey
 from ...core.wire import codec
-from ...core.wire.memory import HEADER_BYTES, MOST_SEGMENTS, MemoryRegion
-from ...core.wire.steps import Encoding, StepRequest, WireLayout
+from ...core.wire.steps import (
+    HEADER_BYTES,
+    MOST_SEGMENTS,
+    Encoding,
+    MemoryRegion,
+    StepRequest,
+    WireLayout,
+)
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment, answer_start

@@ -15,7 +15,7 @@ from ...core.errors import CutVoidError, PeerLostError, RopewalkError
 from ...core.task import Incarnation
 from ...core.wire.cut_marks import Elements, Marks
 from ..chief.calls import ChiefClient
-from .peer import PsPeer
+from .step import PsPeer
 
 _CALL_S = 30.0  # the chief retries; a try takes one or two seconds
 _MAX_THREADS = 16

@@ -6,10 +6,11 @@ manifest does not exist for readers, so a checkpoint is never half visible. The 
 of everything, itself included, so what is read is what was written.
 """
 
-from .choice import Choice, choose_intact
 from .directory import (
     CheckpointInfo,
+    Choice,
     checkpoint_path,
+    choose_intact,
     latest_checkpoint,
     list_checkpoints,
     numbered_checkpoints,

@@ -1,19 +1,20 @@
-"""Finding, naming and removing checkpoints in a model directory (a path or any fsspec URL)."""
+"""The checkpoints in a model directory: they are found, named, chosen, written and removed.
+
+The directory is a path or any fsspec URL.
+"""
 
 import contextlib
+import logging
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import CheckpointError, RefusedError
-from .file_systems import open_folder, open_fs
-from .folder import Folder, UnsafeFileError
-from .manifest import MAX_MANIFEST_BYTES, may_be_delta, parse_manifest
+from .folder import Folder, UnsafeFileError, open_folder
+from .manifest import MAX_MANIFEST_BYTES, Manifest, manifest_bytes, may_be_delta, parse_manifest
+from .storage import open_model_dir, storage_error
 
-__all__ = [
-    "MANIFEST", "CheckpointInfo", "checkpoint_name", "checkpoint_path", "latest_checkpoint",
-    "list_checkpoints", "new_checkpoint_path", "numbered_checkpoints", "open_fs", "prune",
-    "remove_checkpoint", "remove_incomplete", "set_aside",
-]  # fmt: skip
+log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"^ckpt-(\d{10,19})(?:-again(\d*))?\Z", re.ASCII)
@@ -179,3 +180,172 @@ def _entries(folder: Folder) -> list[tuple[int, int, str]]:
 
 def _times(again: str | None) -> int:
     return 0 if again is None else int(again or 1)
+
+
+# -- Choice of the checkpoint to go on from: the newest one that is whole ----------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of a choice among checkpoints.
+
+    Attributes:
+        chosen: Checkpoint to go on from; None: there is no checkpoint.
+        damaged: Newer ones, the newest first, each with what is wrong with it.
+    """
+
+    chosen: CheckpointInfo | None = None
+    damaged: tuple[tuple[CheckpointInfo, CheckpointError], ...] = ()
+
+
+def choose_intact(
+    found: Sequence[CheckpointInfo], verify: Callable[[CheckpointInfo], None]
+) -> Choice:
+    """Choose the newest checkpoint that ``verify`` accepts.
+
+    Only damage leads to an older one: a file server that does not answer is the caller's error, or
+    the job would go back for a moment's trouble.
+
+    Args:
+        found: Complete checkpoints, the oldest first.
+        verify: Reads one, all of it; raises CheckpointError if it is damaged.
+
+    Raises:
+        CheckpointError: There are some, and all are damaged; has what is wrong with each.
+    """
+    damaged: list[tuple[CheckpointInfo, CheckpointError]] = []
+    for info in reversed(found):
+        try:
+            verify(info)
+        except CheckpointError as error:
+            damaged.append((info, error))
+        else:
+            return Choice(info, tuple(damaged))
+    if not damaged:
+        return Choice()
+    if len(damaged) == 1:
+        only = damaged[0][1]
+        raise CheckpointError(
+            f"{only.message}. There is no other checkpoint; restore the file, or remove the "
+            "checkpoint or name another model_dir to begin anew",
+            **only.fields,
+        )
+    reasons = "; ".join(what.message for _, what in damaged)
+    raise CheckpointError(
+        f"all {len(damaged)} checkpoints are damaged: {reasons}. Restore one, or remove them or "
+        "name another model_dir to begin anew",
+        path=damaged[0][0].path,
+    )
+
+
+# -- The one way to write a checkpoint: the values, then the manifest, in one step -------------
+# Readers take a directory for a checkpoint only if it has a manifest, so the manifest commits the
+# values. An attempt that fails before that leaves nothing behind: what it wrote is removed, and a
+# checkpoint that was there before stays valid.
+
+
+def commit_step(
+    model_dir: str, global_step: int, write: Callable[[str], Manifest | None], writer: str
+) -> CheckpointInfo | None:
+    """Write the checkpoint of a step into a directory of its own.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        global_step: The step, which is a part of the directory's name.
+        write: Called with the name of the new directory in ``model_dir``; writes the values there
+            and returns the manifest that describes them, or None if there is nothing to save.
+        writer: The task that writes, for messages.
+
+    Returns:
+        The new checkpoint; None if there was nothing to save.
+
+    Raises:
+        StorageError: The directory cannot be written, and that will not pass.
+        PeerLostError: The directory cannot be written now.
+        RopewalkError: ``write`` raised it.
+    """
+    path = model_dir
+    try:
+        info = CheckpointInfo(global_step, new_checkpoint_path(model_dir, global_step))
+        path = info.path
+        committed = _commit_new(open_model_dir(model_dir), info.name, write)
+    except OSError as error:
+        raise storage_error(error, path, writer) from error
+    return info if committed else None
+
+
+def _commit_new(above: Folder, name: str, write: Callable[[str], Manifest | None]) -> bool:
+    try:
+        manifest = write(name)
+        if manifest is not None:
+            above.subfolder(name).put(MANIFEST, manifest_bytes(manifest))
+            return True
+    except BaseException:
+        _discard(above, [name])
+        raise
+    _discard(above, [name])
+    return False
+
+
+def commit_over(
+    folder: Folder, write: Callable[[list[str]], Manifest], is_ours: Callable[[str], bool]
+) -> None:
+    """Write a checkpoint in place of one that may be in the same directory.
+
+    The older checkpoint is valid until the manifest is replaced; its files are removed afterwards.
+    What else is in the directory stays.
+
+    Args:
+        folder: The checkpoint's directory, which need not exist.
+        write: Called with the names in ``folder`` before the attempt, none of which it may
+            overwrite; writes the values and returns the manifest that describes them.
+        is_ours: Whether a file of this name was written by an attempt that was killed.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    folder.make()
+    before = folder.names()
+    replaced = _files_of(folder) if MANIFEST in before else set()
+    data = b""
+    try:
+        data = manifest_bytes(write(before))
+        folder.put(MANIFEST, data)
+    except BaseException:
+        if not _may_be_committed(folder, data):
+            _discard(folder, sorted(set(folder.names()) - set(before)))
+        raise
+    for name in before:
+        if name in replaced or is_ours(name):
+            folder.remove(name)
+
+
+def _files_of(folder: Folder) -> set[str]:
+    """List the files of the checkpoint in a folder; none if its manifest cannot be read."""
+    try:
+        manifest = parse_manifest(folder.read(MANIFEST, MAX_MANIFEST_BYTES), path=folder.url)
+    except (CheckpointError, OSError):
+        return set()
+    return set(manifest.files) - {MANIFEST}
+
+
+def _may_be_committed(folder: Folder, data: bytes) -> bool:
+    """Return whether the new manifest may be in place: an error can follow the rename that puts
+    it.
+    """
+    if not data:
+        return False
+    try:
+        return folder.read(MANIFEST, MAX_MANIFEST_BYTES) == data
+    except (FileNotFoundError, UnsafeFileError):
+        return False
+    except OSError:
+        return True
+
+
+def _discard(folder: Folder, names: list[str]) -> None:
+    for name in names:
+        try:
+            folder.remove(name)
+        except OSError as error:
+            log.debug("nothing to remove at %s/%s: %s", folder.url, name, error)

@@ -5,15 +5,45 @@ written or refused. It has the digests of everything else: of the head of each f
 number drawn for this save binds the file to it, and of each array.
 """
 
+import datetime
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
+import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..arrays.dtypes import as_dtype
 from ..errors import CheckpointError, LimitExceededError, RefusedError
+from ..rules.definitions import ShardDefinition
+from ..rules.tables import TableOptions
+from ..task import TaskId
+from ..versions import own_versions
 from ..wire.bounds import MAX_COUNT
-from .digests import DIGEST_CHARS, digest
 from .folder import plain_name
+
+# -- Digests of what is stored: they detect damage, not forgery --------------------------------
+
+XXH3 = "xxh3:"
+DIGEST_CHARS = len(XXH3) + 32
+
+
+def digest(data: memoryview | bytes) -> str:
+    """Compute XXH3-128, as ``xxh3:`` and hex: faster than the disk."""
+    return f"{XXH3}{xxhash.xxh3_128_hexdigest(data)}"
+
+
+def has_digest(data: memoryview | bytes, expected: str) -> bool:
+    """Return whether the digest of ``data`` is ``expected``; that of older checkpoints is
+    BLAKE2b-128 in hex.
+    """
+    if ":" not in expected:
+        return hashlib.blake2b(data, digest_size=16).hexdigest() == expected
+    return digest(data) == expected
+
+
+# -- What is in a manifest ---------------------------------------------------------------------
 
 _BEGINS = b'{\n "digest": "'
 _THEN = b'",'
@@ -262,3 +292,193 @@ def _check_files(manifest: Manifest, path: str) -> None:
     for record in manifest.tensors:
         if manifest.version > 1 and record.file not in manifest.files:
             raise CheckpointError(f"{path} has no digest of {record.file}", path=path)
+
+
+# -- The part of a checkpoint that one ps saved, and sends to the chief ------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A shard as it was saved. Small shards with the same ``block`` were copied at one moment.
+
+    Attributes:
+        since_base: Only its rows that changed since a whole checkpoint were saved.
+    """
+
+    shard: ShardDefinition
+    version: int
+    updates: int
+    block: int
+    since_base: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """The part of a checkpoint that one ps saved.
+
+    Attributes:
+        tensors: Records of the tensors, in the order of the part's file.
+        files: Digests of the files that the ps wrote, by name.
+        shards: Every shard in it.
+        applied: Last push, (generation, sequence), that is in all of a block's values, by block and
+            task.
+        global_step: Worker steps applied, as far as the ps knows.
+        pushes: Applied before it began; later ones may be in the values or not.
+    """
+
+    tensors: tuple[TensorRecord, ...] = ()
+    shards: tuple[SavedShard, ...] = ()
+    applied: dict[int, dict[TaskId, tuple[int, int]]] = field(default_factory=dict)
+    global_step: int = 0
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    pushes: int = 0
+
+
+# -- The manifest of a checkpoint that parameter servers have written, each its own part -------
+
+
+def manifest_of_parts(
+    parts: Sequence[SavedPart],
+    global_step: int,
+    *,
+    final: bool,
+    cut: CutRecord | None = None,
+    base: tuple[str, str] | None = None,
+) -> Manifest:
+    """Make the manifest of a checkpoint whose values are written.
+
+    Args:
+        parts: Part of the checkpoint that each ps has saved, by its index.
+        global_step: Global step of the checkpoint.
+        final: Whether the job is complete.
+        cut: Moment of all ps that it is of; None: ranges of rows are of different moments.
+        base: Name of the whole checkpoint that a delta was asked for, and the digest of its
+            manifest. Where no ps has left out what did not change, the checkpoint is whole.
+    """
+    variables: dict[str, VariableRecord] = {}
+    tables: dict[str, TableRecord] = {}
+    blocks: list[BlockRecord] = []
+    for ps, part in enumerate(parts):
+        labels: dict[int, list[str]] = {}
+        for saved in part.shards:
+            labels.setdefault(saved.block, []).append(saved.shard.label)
+            variable, rule = saved.shard.variable, saved.shard.rule
+            if variable.table is not None:
+                tables[variable.name] = _table_record(saved.shard, variable.table)
+                continue
+            other = variables.get(variable.name)
+            variables[variable.name] = VariableRecord(
+                shape=variable.shape,
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                updates=max(saved.updates, other.updates if other is not None else 0),
+                rule=rule.model_dump(mode="json") if rule is not None else None,
+            )
+        for block, names in labels.items():
+            applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
+            blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
+    whole = Manifest(
+        global_step=global_step,
+        final=final,
+        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        ropewalk=own_versions().ropewalk,
+        variables=variables,
+        tensors=tuple(record for part in parts for record in part.tensors),
+        files={name: record for part in parts for name, record in part.files.items()},
+        blocks=tuple(blocks),
+        cut=cut,
+        tables=tables,
+    )
+    record = _base_record(parts, *base) if base is not None else None
+    if record is None or not (record.parts or record.rows):
+        return whole
+    return whole.model_copy(update={"base": record, "version": 3})
+
+
+def _base_record(parts: Sequence[SavedPart], checkpoint: str, digest: str) -> BaseRecord:
+    tables: dict[str, list[int]] = {}
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for saved in (saved for part in parts for saved in part.shards if saved.since_base):
+        shard, name = saved.shard, saved.shard.variable.name
+        if shard.variable.table is not None:
+            tables.setdefault(name, []).append(shard.part)
+        else:
+            rows.setdefault(name, []).append((shard.row_offset, shard.row_offset + shard.rows))
+    return BaseRecord(
+        checkpoint=checkpoint,
+        digest=digest,
+        parts={name: tuple(sorted(parts)) for name, parts in tables.items()},
+        rows={name: tuple(sorted(ranges)) for name, ranges in rows.items()},
+    )
+
+
+def _table_record(shard: ShardDefinition, options: TableOptions) -> TableRecord:
+    max_rows, dim = shard.variable.shape
+    return TableRecord(
+        max_rows=max_rows,
+        dim=dim,
+        dtype=shard.variable.dtype.name,
+        parts=shard.num_parts,
+        rule=options.rule.model_dump(mode="json"),
+    )
+
+
+# -- Whether a checkpoint is of one moment of all ps, by what each of them has written down ----
+
+
+def pushes_of(manifest: Manifest) -> dict[str, int]:
+    """Return the number of each worker's last push in a checkpoint of a cut; nothing if it is of
+    none.
+    """
+    cut = manifest.cut
+    if cut is None or not cut.shares:
+        return {}
+    return {task: pushes for task, (pushes, _) in sorted(cut.shares[0].items())}
+
+
+def contradictions(manifest: Manifest) -> list[str]:
+    """List contradictions in the records of a cut, for people; nothing if there are none.
+
+    All shares have to have been told one number by each worker, and no block may have a push of
+    that worker beyond its last one to that share.
+    """
+    cut = manifest.cut
+    if cut is None:
+        return []
+    problems = [problem for share in range(len(cut.shares)) for problem in _of_share(cut, share)]
+    for block in manifest.blocks:
+        problems += _of_block(cut, block)
+    return problems
+
+
+def _of_share(cut: CutRecord, share: int) -> list[str]:
+    first, marks = cut.shares[0], cut.shares[share]
+    if marks.keys() != cut.workers.keys():
+        return [
+            f"share {share} has marks of {_listed(marks)}, the cut is of {_listed(cut.workers)}"
+        ]
+    return [
+        f"{task} marked its push {first[task][0]} on share 0, and {marks[task][0]} on share {share}"
+        for task in sorted(marks)
+        if marks[task][0] != first[task][0]
+    ]
+
+
+def _of_block(cut: CutRecord, block: BlockRecord) -> list[str]:
+    if block.ps >= len(cut.shares):
+        return [f"there are values of share {block.ps}, and no marks of it"]
+    problems = []
+    for task, (generation, sequence) in sorted(block.applied.items()):
+        if cut.workers.get(task) != generation:
+            continue  # a task, or a life of it, that had ended
+        _, last = cut.shares[block.ps][task]
+        if sequence > last:
+            problems.append(
+                f"{', '.join(block.shards[:3])} of share {block.ps} has push {sequence} of {task}, "
+                f"beyond its mark at {last}"
+            )
+    return problems
+
+
+def _listed(tasks: Iterable[str]) -> str:
+    return ", ".join(sorted(tasks)) or "no task"

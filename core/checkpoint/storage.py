@@ -18,8 +18,7 @@ from ..errors import (
     StorageError,
 )
 from ..files.trusted_folder import UnsafeFolderError
-from .file_systems import open_folder
-from .folder import Folder, UnsafeFileError
+from .folder import Folder, UnsafeFileError, open_folder
 
 _PERMANENT = {
     errno.EACCES: "permission denied",

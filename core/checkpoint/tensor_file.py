@@ -19,8 +19,7 @@ import xxhash
 
 from ..arrays.dtypes import DTYPES, Array, DType, as_bytes, size_of
 from ..errors import CheckpointError
-from .digests import XXH3, digest
-from .manifest import FileRecord
+from .manifest import XXH3, FileRecord, digest
 
 _NAMES = {
     "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",

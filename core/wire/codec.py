@@ -25,12 +25,13 @@ from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
-from .memory import MemoryLocation, MemoryRegion
 from .same_fields import EnumCodes, from_message, to_message
 from .steps import (
     Encoding,
     HeldShard,
     LayoutEntry,
+    MemoryLocation,
+    MemoryRegion,
     Operation,
     StepHeader,
     StepReply,

@@ -7,11 +7,119 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import Array, DType
+from ..arrays.dtypes import BFLOAT16, Array, DType, as_dtype
 from ..arrays.gather_buffer import PayloadPart
 from ..errors import RopewalkError
 from ..rules.definitions import ShardDefinition
 from .closure_pushes import ClosureRun
+
+# -- Places of values in memory that a ps shares with workers of its machine -------------------
+
+HEADER_BYTES = 64
+"""A cache line of counters, with which every segment of shared memory begins."""
+
+MOST_SEGMENTS = 2
+"""Largest number of segments that a worker has in a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLocation:
+    """The beginning of a shard's values.
+
+    Attributes:
+        slab: Number of the ps's segment that holds them.
+        offset: Offset of the first value. Unit: bytes.
+        sequence_offset: Offset of the int64 that is odd during a write of the values. Unit: bytes.
+    """
+
+    slab: int
+    offset: int
+    sequence_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """A shard's values in shared memory.
+
+    Attributes:
+        memory: Beginning of the values.
+        num_bytes: Size of all of them. Unit: bytes.
+        dtype: Dtype of the values.
+        row_bytes: Size of one row. Unit: bytes.
+    """
+
+    memory: MemoryLocation
+    num_bytes: int
+    dtype: DType
+    row_bytes: int = 0
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Names the block: shards of one block are changed together."""
+        return self.memory.slab, self.memory.sequence_offset
+
+    def values(self, slab: Array) -> Array:
+        """View the bytes of the values."""
+        return slab[self.memory.offset : self.memory.offset + self.num_bytes]
+
+    def sequence(self, slab: Array) -> Array:
+        """View the block's sequence, one int64."""
+        start = self.memory.sequence_offset
+        return slab[start : start + 8].view("int64")
+
+
+# -- Compression of values between a worker and its parameter servers --------------------------
+
+_NARROW = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class WireFormat:
+    """The format of values on the network; in shared memory they are not changed.
+
+    Variables, slots and arithmetic keep their dtype.
+
+    Args:
+        gradients: ``"bfloat16"`` (8 bits of precision, the range of float32) or ``"float16"`` (11
+            bits, up to 65504; larger values become 65504). None: as they are.
+        values: Dtype for pulled values, as for ``gradients``.
+        top_k: Share of the elements of each dense gradient that is sent, the largest ones, in (0,
+            1). The rest is added to the next gradient (error feedback; Stich, Cordonnier
+            and Jaggi, "Sparsified SGD with Memory", 2018). None: all. Gradients below 1024 elements
+            are sent whole.
+
+    Raises:
+        ValueError: Another dtype, or a share out of range.
+    """
+
+    gradients: str | None = None
+    values: str | None = None
+    top_k: float | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("gradients", "values"):
+            name = getattr(self, what)
+            if name is not None and name not in _NARROW:
+                raise ValueError(f"{what}={name!r}: travels as {' or '.join(_NARROW)}, or None")
+        if self.top_k is not None and not 0 < self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k!r} is no share between 0 and 1; None sends all")
+
+    def gradient_dtype(self, dtype: DType) -> DType:
+        """Return the dtype in which a gradient of ``dtype`` is sent."""
+        return _narrower(dtype, self.gradients)
+
+    def value_dtype(self, dtype: DType) -> DType:
+        """Return the dtype in which a value of ``dtype`` is sent."""
+        return _narrower(dtype, self.values)
+
+
+def _narrower(dtype: DType, name: str | None) -> DType:
+    narrow = as_dtype(name) if name is not None else dtype
+    wide = dtype.kind == "f" and dtype.itemsize > 2 and dtype != BFLOAT16
+    return narrow if wide else dtype
+
+
+# -- Steps: layouts, requests, answers -----------------------------------------------------------
 
 SESSION_SERVICE = "ps"
 """The service that a session greets a ps with."""

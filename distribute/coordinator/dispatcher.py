@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, MakeFrames, WorkerLink
+from ...client.closure_link import ClosureLink, Frame, Knowledge, MakeFrames, WorkerLink
 from ...cluster.job.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
 from ...cluster.job.worker_replicas import WorkerReplicas
 from ...cluster.roles import WORKER
@@ -256,7 +256,7 @@ class Dispatcher:
     # -- the links' --------------------------------------------------------------------------
 
     def ready(self, link: WorkerLink) -> None:
-        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
+        """See :class:`~ropewalk.client.closure_link.LinkEvents`."""
         with self._changed:
             self._unequal = self._unequal or self._replicas.joined(link.worker, link.replicas)
             if self._unequal is not None:  # the queue keeps it: it is never taken
@@ -267,13 +267,13 @@ class Dispatcher:
         self._carry_out(todo)
 
     def lost(self, link: WorkerLink) -> None:
-        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
+        """See :class:`~ropewalk.client.closure_link.LinkEvents`."""
         with self._changed:
             todo = self._plan(self._queue.worker_lost(link.worker.index, time.monotonic()))
         self._carry_out(todo)
 
     def refused(self, link: WorkerLink, error: RopewalkError) -> None:
-        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`."""
+        """See :class:`~ropewalk.client.closure_link.LinkEvents`."""
         with self._changed:
             self._failures[link.worker.index] = error
             if len(self._failures) == len(self._links):  # no result will come
@@ -283,7 +283,7 @@ class Dispatcher:
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """See :class:`~ropewalk.client.worker.closure_link.LinkEvents`.
+        """See :class:`~ropewalk.client.closure_link.LinkEvents`.
 
         Raises:
             RefusedError: It is no answer to anything.

@@ -4,7 +4,7 @@ import logging
 import queue
 from collections.abc import Callable
 
-from ...client.worker.closure_link import Frame, Knowledge, LinkEvents, MakeFrames
+from ...client.closure_link import Frame, Knowledge, LinkEvents, MakeFrames
 from ...cluster.roles import WORKER
 from ...core.errors import said_of
 from ...core.process.threads import new_thread
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalWorker:
-    """See :class:`~ropewalk.client.worker.closure_link.ClosureLink`.
+    """See :class:`~ropewalk.client.closure_link.ClosureLink`.
 
     Args:
         strategy: The coordinator's, which closures use as well.

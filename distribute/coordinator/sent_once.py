@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...client.worker.closure_link import Frame, Knowledge
+from ...client.closure_link import Frame, Knowledge
 from ...proto.v1 import session_pb2
 from ..optimizer import Optimizer
 from ..strategies.parameter_server import ParameterServerStrategy

@@ -21,8 +21,7 @@ from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.definitions import ShardDefinition
-from ...core.wire.compression import WireFormat
-from ...core.wire.steps import Operation
+from ...core.wire.steps import Operation, WireFormat
 from ..base.contexts import is_running
 from ..base.devices import HOST, compute_devices, task_name
 from ..base.interface import Arguments, Keywords, Updates

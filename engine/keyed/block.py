@@ -9,7 +9,7 @@ from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.report import TableCounters
 from ...core.rules.definitions import ShardDefinition
-from ...core.wire.memory import MemoryLocation
+from ...core.wire.steps import MemoryLocation
 from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
 from ..row_changes import RowChanges
 from .definition import TableCounts, TableDefinition, definition_of

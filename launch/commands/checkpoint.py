@@ -22,7 +22,7 @@ def verify_command(checkpoint: str) -> None:
     of them. Ends with 4 if it is damaged.
     """
     from ...core.checkpoint import CheckpointReader, latest_checkpoint
-    from ...core.checkpoint.cut_check import contradictions, pushes_of
+    from ...core.checkpoint.manifest import contradictions, pushes_of
 
     newest = latest_checkpoint(checkpoint)
     reader = CheckpointReader(newest.path if newest is not None else checkpoint)

@@ -1,16 +1,18 @@
-"""Parts of a chief that annexes bring: their calls, and what they add to answers and metrics.
+"""Parts of a chief beside the job: who leads shares, who is there, and what annexes bring."""
 
-An annex that has a module ``chief_part`` attaches there with ``PART``, which makes its part for
-each job from its :class:`~ropewalk.server.chief.servicer.LockedJob`.
-"""
-
-from collections.abc import Iterator, Sequence
+import socket
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import Message
 
+from ...cluster.job.members import Member
+from ...cluster.replication.reports import ShareLeader
 from ...core import annexes
 from ...core.errors import ConfigurationError
+from ...core.process.stopped import is_stopped
+from ...core.task import Incarnation, TaskId
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer
 from ...proto.v1 import chief_pb2
@@ -18,6 +20,116 @@ from ...telemetry.catalogue import Sample
 
 if TYPE_CHECKING:
     from .servicer import LockedJob
+
+# -- Leaders of the shares, for the tasks that ask the chief -----------------------------------
+
+
+class Leaders:
+    """The leaders that have obeyed. Thread-safe.
+
+    Args:
+        replicas: Number of ps that are to have each share.
+        shares_move: Whether another ps may come to lead a share; else each leads its own for ever.
+
+    Attributes:
+        replicas: Number of ps that are to have each share.
+        shares: Number of shares; 0: the chief has not begun to lead, or shares do not move.
+        failovers: Number of times that another ps has come to lead a share because its leader was
+            lost.
+        last_failover_s: Duration of the last failover, from when the loss was known until the other
+            ps led. Unit: seconds.
+        handovers: Number of times that another ps has come to lead a share in order.
+    """
+
+    def __init__(self, replicas: int, *, shares_move: bool) -> None:
+        self.replicas = replicas
+        self.shares = 0
+        self.failovers = self.handovers = 0
+        self.last_failover_s = 0.0
+        self._change = threading.Condition()
+        self._changes = 1 if shares_move else 0
+        self._leaders: dict[int, ShareLeader] = {}
+
+    def publish(self, leader: ShareLeader, failover_s: float | None = None) -> None:
+        """Tell the tasks that ask from now on, and those that wait.
+
+        Args:
+            leader: Leader of a share.
+            failover_s: Time since the ps that led before was lost; None: it was not lost.
+        """
+        with self._change:
+            before = self._leaders.get(leader.share)
+            if before == leader:
+                return
+            if before is not None and before.leader != leader.leader:
+                if failover_s is None:
+                    self.handovers += 1
+                else:
+                    self.failovers, self.last_failover_s = self.failovers + 1, failover_s
+            self._leaders[leader.share] = leader
+            self._changes += 1
+            self._change.notify_all()
+
+    def watch(self, seen: int, wait_s: float) -> tuple[int, list[ShareLeader]]:
+        """Wait for a change beyond ``seen``, or for ``wait_s``; returns the number of changes and
+        all leaders.
+
+        Returns:
+            (number of changes until now; 0 if shares do not move, the leaders by share)
+        """
+        with self._change:
+            if self._changes:
+                self._change.wait_for(lambda: self._changes != seen, wait_s)
+            return self._changes, self.now()
+
+    def now(self) -> list[ShareLeader]:
+        """List all leaders, by share."""
+        leaders = dict(self._leaders)
+        return [leaders[share] for share in sorted(leaders)]
+
+
+# -- Whether the process of a task that is silent is there: what its machine says without it ---
+# A program may keep all threads of its process from running for as long as it computes, and then
+# no heartbeat is sent (ADR 0079). A worker of a job with ps listens at no port; but its system
+# keeps the connection open over which its heartbeats came, until the process ends, and answers for
+# it. On this machine it can be seen, too, whether a signal has stopped the process.
+
+
+class Presence:
+    """The connections over which tasks were heard last. The caller locks."""
+
+    def __init__(self) -> None:
+        self._heard: dict[TaskId, tuple[int, Callable[[], bool]]] = {}
+        self._host = socket.gethostname()
+
+    def hear(self, who: Incarnation, is_connected: Callable[[], bool]) -> None:
+        """Note that a task has given a sign of life.
+
+        Args:
+            who: The task.
+            is_connected: Returns whether the connection that it came over is open.
+        """
+        self._heard[who.task] = who.generation, is_connected
+
+    def keep(self, tasks: Container[TaskId]) -> None:
+        """Forget all others."""
+        self._heard = {task: heard for task, heard in self._heard.items() if task in tasks}
+
+    def is_there(self, member: Member) -> bool:
+        """Return whether the process of a task is there, as far as that is known, and may go on."""
+        generation, is_connected = self._heard.get(member.task, (0, _no))
+        if generation != member.generation or not is_connected():
+            return False
+        return not (member.host == self._host and member.pid and is_stopped(member.pid))
+
+
+def _no() -> bool:
+    return False
+
+
+# -- Parts of a chief that annexes bring: their calls, and what they add to answers and metrics --
+# An annex that has a module ``chief_part`` attaches there with ``PART``, which makes its part for
+# each job from its :class:`~ropewalk.server.chief.servicer.LockedJob`.
 
 SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
 

@@ -27,9 +27,7 @@ from ...net.auth.guard import Visitor
 from ...net.unary import Servicer
 from ...proto.v1 import chief_pb2
 from ...telemetry.task_metrics import SaveCounters
-from .leaders import Leaders
-from .parts import JobPart, calls_of, parts_of
-from .presence import Presence
+from .parts import JobPart, Leaders, Presence, calls_of, parts_of
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays.dtypes import Array, DType, as_bytes
-from ...core.checkpoint.saved_part import SavedShard
+from ...core.checkpoint.manifest import SavedShard
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId

@@ -1,4 +1,4 @@
-"""Writing a ps's part of a checkpoint while training goes on.
+"""Writing a ps's part of a checkpoint while training goes on, below its own model directory.
 
 Blocks are read one after the other, some of each at a time (``block_reader.py``). All is of the
 moment it is copied, unless another :class:`SaveSource` has what is of one moment, or has changed.
@@ -13,17 +13,61 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.arrays.memory_pool import present_buffer
-from ...core.checkpoint.file_systems import open_folder
-from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.manifest import TensorRecord
-from ...core.checkpoint.saved_part import SavedPart
+from ...core.checkpoint.directory import checkpoint_name
+from ...core.checkpoint.folder import Folder, open_folder
+from ...core.checkpoint.manifest import SavedPart, TensorRecord
+from ...core.checkpoint.storage import open_model_dir
 from ...core.checkpoint.tensor_file import TensorFileWriter
+from ...core.errors import ConfigurationError
+from ...core.task import TaskId
 from ...engine.push_target import RowsByKey
 from .block_reader import COPY_BYTES, ArrayReader, BlockReader, PlannedTensor, piece_bytes
 from .store import Store
 
 if TYPE_CHECKING:
     from .table_copies import TableCopy
+
+# -- The model directory of a ps: the only place where it reads and writes files ---------------
+# Callers name a checkpoint, never a path or URL; where it is, the ps was told when it was started.
+
+
+class PsModelDir:
+    """See the module. Thread-safe.
+
+    Args:
+        task: The ps, for messages.
+        url: Setting ``model_dir`` of the ps; empty: it was given none.
+    """
+
+    def __init__(self, task: TaskId, url: str) -> None:
+        self._task = task
+        self.url = url
+
+    def folder(self) -> Folder:
+        """Open the directory itself.
+
+        Raises:
+            ConfigurationError: This ps was given none, or it is no URL that can be used here.
+        """
+        if not self.url:
+            raise ConfigurationError(
+                f"{self._task} was started without a model directory, so it can neither save nor "
+                "restore: give it --model-dir (or ROPEWALK_MODEL_DIR), the same as the chief's",
+                task=self._task,
+            )
+        return open_model_dir(self.url)
+
+    def checkpoint(self, name: str) -> Folder:
+        """Open a checkpoint in it.
+
+        Raises:
+            RefusedError: ``name`` is not that of a job's checkpoint.
+            ConfigurationError: See :meth:`folder`.
+        """
+        return self.folder().subfolder(checkpoint_name(name))
+
+
+# -- Saving --------------------------------------------------------------------------------------
 
 # Above the process's: a tenth of the share of a step's thread, where both want the same core.
 _NICENESS = 10

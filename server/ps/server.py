@@ -25,12 +25,11 @@ from ...net.host import HostedServer, MetricsPort, TaskHost
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import ps_samples, task_samples
 from .lease import ChiefLease
-from .model_dir import PsModelDir
-from .moments import ServedPs, moments_of
+from .limits import SessionLimiter, connections_per_worker
+from .parts import OnlyShare, ServedPs, ServedShares, moments_of
+from .saving import PsModelDir
 from .servicer import SERVICE, ParameterServerServicer, calls_of
-from .session_limiter import SessionLimiter, connections_per_worker
 from .session_service import SessionService
-from .shares import OnlyShare, ServedShares
 from .store import Store
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from ...cluster.roles import CHIEF
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.saved_part import SavedPart
+from ...core.checkpoint.manifest import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import MovedError
 from ...core.states import Phase
@@ -19,10 +19,9 @@ from ...net.auth.guard import Visitor
 from ...net.unary import Servicer
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
-from .model_dir import PsModelDir
-from .saving import give_way, save_shards
-from .session_limiter import SessionLimiter
-from .shares import ServedShares
+from .limits import SessionLimiter
+from .parts import ServedShares
+from .saving import PsModelDir, give_way, save_shards
 from .store import Store
 
 Save = Callable[[Store, Folder, ps_pb2.SaveShardsRequest], SavedPart]

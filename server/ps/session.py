@@ -24,10 +24,9 @@ from ...core.task import Incarnation
 from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepHeader, StepReply
 from ...engine.push_target import PushTarget, StepInfo
 from .change_stream import PushRequest
-from .layout import Layout
-from .layout_compiler import compile_layout
+from .layout import Layout, compile_layout
+from .limits import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .payload import Payload
-from .session_limiter import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .store import Store
 
 _SMALL_BYTES = 64 * 1024

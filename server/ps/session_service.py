@@ -15,8 +15,7 @@ from ...core.errors import RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation
 from ...core.wire import codec
-from ...core.wire.memory import MOST_SEGMENTS
-from ...core.wire.steps import LayoutEntry, StepReply
+from ...core.wire.steps import MOST_SEGMENTS, LayoutEntry, StepReply
 from ...engine.rows import gather_rows
 from ...net.auth.guard import Visitor, one_caller
 from ...net.connection import Connection, FrameWriter, Lender
@@ -25,10 +24,10 @@ from ...net.endpoint import Greeting
 from ...net.shared_memory import SharedSegment, answer_start
 from ...net.stream import READ_BYTES
 from ...proto.v1 import session_pb2
+from .limits import SessionLimiter, SessionRoom, StepRoom
+from .parts import ServedShares
 from .payload import ConnectionPayload, Payload, SegmentPayload, most_segment_bytes
 from .session import Answer, Session
-from .session_limiter import SessionLimiter, SessionRoom, StepRoom
-from .shares import ServedShares
 from .store import Store
 
 # -- Answers to workers in other processes: values behind the answer, or in the worker's segment --

@@ -19,8 +19,7 @@ from ...core.rules.definitions import ShardDefinition, ShardKey
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from ...core.wire.memory import MemoryRegion
-from ...core.wire.steps import HeldShard
+from ...core.wire.steps import HeldShard, MemoryRegion
 from ...engine.arena import Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
@@ -28,10 +27,9 @@ from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
 from .block_maker import BlockMaker
 from .change_stream import ChangeStream
-from .claims import Claims
-from .definition_checks import check_rule, check_same, check_same_variable, is_bound
+from .definitions import Claims, check_rule, check_same, check_same_variable, is_bound
 from .first_values import Held, initialize, restored_slots
-from .memory_limits import HeldBytes, MemoryLimits
+from .limits import HeldBytes, MemoryLimits
 
 
 class ShardTable:

@@ -23,7 +23,7 @@ from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, Upd
 from ...engine.rows import gather_rows
 from .change_stream import BlockChange, ChangeStream, PushRequest, Subscriber
 from .layout import Layout, LayoutRange
-from .memory_limits import HeldBytes
+from .limits import HeldBytes
 from .push_marks import LogCopied, PushMarks
 from .shard_table import ShardTable
 

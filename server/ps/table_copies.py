@@ -14,8 +14,8 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.manifest import SavedShard
 from ...core.checkpoint.reader import STATE
-from ...core.checkpoint.saved_part import SavedShard
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.errors import CheckpointError, ShapeMismatchError
 from ...engine.keyed.block import KeyedBlock

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from ropewalk.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
+from ropewalk.client.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
 from ropewalk.core.errors import RefusedError, RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId

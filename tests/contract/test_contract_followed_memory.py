@@ -11,11 +11,10 @@ import pytest
 from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
-from ropewalk.annexes.replication.server.follower import Follower
+from ropewalk.annexes.replication.server.follower import Follower, SegmentsReceived
 from ropewalk.annexes.replication.server.leader_records import Replayer
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.records import BlockUpdated, CopiedTile, Record
-from ropewalk.annexes.replication.server.segments import SegmentsReceived
 from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.annexes.replication.server.shares import PsShares
 from ropewalk.client.ps.direct_pull import MemoryReading

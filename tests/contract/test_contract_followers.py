@@ -13,7 +13,6 @@ from helpers.hosts import SETTINGS, every_kind
 from helpers.replication import SilentLink, Worker, fill, run_together
 from helpers.waiting import wait_until
 from ropewalk.annexes.replication.server.follower import Follower
-from ropewalk.annexes.replication.server.following import SERVICE, FollowService
 from ropewalk.annexes.replication.server.joining import copy_store
 from ropewalk.annexes.replication.server.posting import StoreRecords
 from ropewalk.annexes.replication.server.records import (
@@ -22,7 +21,9 @@ from ropewalk.annexes.replication.server.records import (
     HandedOver,
     TaskRegistered,
 )
+from ropewalk.annexes.replication.server.servicer import FollowService
 from ropewalk.annexes.replication.server.share import ReplicatedShare
+from ropewalk.annexes.replication.server.share_part import SERVICE
 from ropewalk.annexes.replication.server.shares import RemoteLink
 from ropewalk.annexes.replication.server.stream import RecordStream
 from ropewalk.cluster.replication import replica

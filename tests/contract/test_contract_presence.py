@@ -14,7 +14,7 @@ from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.server.chief.presence import Presence
+from ropewalk.server.chief.parts import Presence
 from ropewalk.server.chief.server import ChiefServer
 
 W0 = TaskId("worker", 0)

@@ -28,7 +28,7 @@ from helpers.ps_peers import (
 )
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import answered
+from ropewalk.client.ps.step import answered
 from ropewalk.core.arrays.dtypes import as_bytes
 from ropewalk.core.errors import (
     FencedError,

@@ -20,7 +20,7 @@ from helpers.ps_peers import (
     vector,
 )
 from helpers.waiting import wait_until
-from ropewalk.client.ps.peer import answered
+from ropewalk.client.ps.step import answered
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.errors import (

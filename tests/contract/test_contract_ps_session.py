@@ -15,7 +15,7 @@ from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import LimitExceededError, PeerLostError, RefusedError
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import VariableDefinition
-from ropewalk.core.wire.compression import WireFormat
+from ropewalk.core.wire.steps import WireFormat
 
 SMALL, LARGE = 5, 100_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])

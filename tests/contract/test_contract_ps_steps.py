@@ -18,7 +18,7 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from ropewalk.client.ps.peer import answered
+from ropewalk.client.ps.step import answered
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.errors import (
     FencedError,

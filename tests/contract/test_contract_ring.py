@@ -18,7 +18,7 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.collectives.group import CollectiveGroup
-from ropewalk.collectives.peers import hold_server, release_server
+from ropewalk.collectives.server import hold_server, release_server
 from ropewalk.collectives.worker_client import WorkerClient
 from ropewalk.core.errors import (
     CollectiveMismatchError,

@@ -17,7 +17,9 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS, NO_MEMORY
 from helpers.streams import open_descriptors, own_threads, result, start, stream_pairs
 from helpers.waiting import scaled, wait_until
-from ropewalk.collectives.ring_frames import (
+from ropewalk.collectives.server import CollectiveServer
+from ropewalk.collectives.slot_link import LINK_BYTES, SlotReceiver, SlotSender
+from ropewalk.collectives.stream_link import (
     HEAD_BYTES,
     MAX_PAYLOAD_BYTES,
     Call,
@@ -26,10 +28,9 @@ from ropewalk.collectives.ring_frames import (
     RingFrameKind,
     RingMember,
     Sender,
+    StreamReceiver,
+    StreamSender,
 )
-from ropewalk.collectives.server import CollectiveServer
-from ropewalk.collectives.slot_link import LINK_BYTES, SlotReceiver, SlotSender
-from ropewalk.collectives.stream_link import StreamReceiver, StreamSender
 from ropewalk.collectives.worker_client import SERVICE, WorkerClient
 from ropewalk.core.errors import (
     RefusedError,

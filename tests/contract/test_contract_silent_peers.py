@@ -30,7 +30,7 @@ from ropewalk.net.connection import MAGIC
 from ropewalk.net.endpoint import Newcomers
 from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import ps_pb2
-from ropewalk.server.ps.session_limiter import SessionLimiter
+from ropewalk.server.ps.limits import SessionLimiter
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,8 +12,8 @@ import pytest
 from helpers.ps_peers import ASSIGN, Ps, Worker, get, put, remote, vector, worker_settings
 from helpers.waiting import scaled, wait_until
 from ropewalk.annexes.embedding.server.readers import Readers
-from ropewalk.client.ps.peer import Exchange
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import Exchange
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.connection import Connection, temporary
 from ropewalk.proto.v1 import session_pb2

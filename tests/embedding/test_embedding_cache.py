@@ -14,7 +14,7 @@ import ropewalk as rw
 from ropewalk.annexes.embedding.features.config import FeatureConfig, TableConfig
 from ropewalk.annexes.embedding.features.row_cache import ROW_BYTES, RowCache
 from ropewalk.annexes.embedding.features.tables import Embeddings
-from ropewalk.client.ps.peer import Exchange
+from ropewalk.client.ps.step import Exchange
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
 from ropewalk.core.wire.closure_pushes import ClosureRun

@@ -13,8 +13,7 @@ from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint
 from ropewalk.core.checkpoint.directory import MANIFEST
-from ropewalk.core.checkpoint.manifest import manifest_bytes
-from ropewalk.core.checkpoint.parts import manifest_of_parts
+from ropewalk.core.checkpoint.manifest import manifest_bytes, manifest_of_parts
 from ropewalk.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.tables import Sightings, SketchedSightings

@@ -31,7 +31,7 @@ from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.keyed.disk_block import BlockOnDisk
 from ropewalk.engine.keyed.draws import draws_of
 from ropewalk.engine.keyed.row_store import RowStore
-from ropewalk.server.ps.memory_limits import HeldBytes
+from ropewalk.server.ps.limits import HeldBytes
 from ropewalk.server.ps.store import Store
 from ropewalk.server.ps.table_copies import TableCopy
 from ropewalk.telemetry.task_metrics import ps_samples

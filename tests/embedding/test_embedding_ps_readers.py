@@ -26,7 +26,7 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)

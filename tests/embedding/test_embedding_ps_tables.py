@@ -34,7 +34,7 @@ from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2 as pb
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.payload import BufferPayload
 from ropewalk.server.ps.store import Store
 from ropewalk.telemetry.task_metrics import ps_samples

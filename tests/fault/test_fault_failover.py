@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from helpers.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
-from ropewalk.annexes.replication.move_command import move_command
+from ropewalk.annexes.replication.share_commands import move_command
 from ropewalk.cluster.replication.moves import MovePhase
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
-from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.checkpoint.job_record import read_job_record
 from ropewalk.core.errors import RefusedError, RopewalkError
 from ropewalk.core.exit_codes import ExitCode

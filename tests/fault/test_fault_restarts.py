@@ -15,7 +15,7 @@ from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
-from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.checkpoint.job_record import (
     JobRecord,
     ShareRecord,

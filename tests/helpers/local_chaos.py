@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.annexes.replication.scale_command import missing
+from ropewalk.annexes.replication.share_commands import missing
 from ropewalk.core.exit_codes import ExitCode
 
 from .histories import check_histories, read_history

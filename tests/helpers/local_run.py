@@ -10,7 +10,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from ropewalk.annexes.replication.scale_command import scale_command
+from ropewalk.annexes.replication.share_commands import scale_command
 from ropewalk.client.chief.calls import ChiefClient, JobStatus
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import RopewalkError

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import PsPeer, answered
 from ropewalk.client.ps.remote_ps import RemotePs
+from ropewalk.client.ps.step import PsPeer, answered
 from ropewalk.core.arrays.dtypes import Array, DType, as_bytes
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.backoff import attempts

@@ -24,7 +24,7 @@ from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResul
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 CHIEF = Incarnation(TaskId("chief", 0), 1)

@@ -11,11 +11,11 @@ from typing import cast
 
 import numpy as np
 
-from ropewalk.annexes.moments.server.saving import SaveOrder, save_moment
+from ropewalk.annexes.moments.server.servicer import SaveOrder, save_moment
 from ropewalk.client.ps.control import PsControl
 from ropewalk.core.checkpoint import CheckpointReader
-from ropewalk.core.checkpoint.file_systems import open_folder
-from ropewalk.core.checkpoint.saved_part import SavedPart
+from ropewalk.core.checkpoint.folder import open_folder
+from ropewalk.core.checkpoint.manifest import SavedPart
 from ropewalk.core.checkpoint.storage import write_probe
 from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.rules.initializers import Initializer

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.waiting import scaled, wait_until
-from ropewalk.annexes.replication.scale_command import scale_command
+from ropewalk.annexes.replication.share_commands import scale_command
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 

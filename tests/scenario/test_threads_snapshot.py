@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from ropewalk.annexes.moments.job_cuts import JobCuts
+from ropewalk.annexes.moments.chief_part import JobCuts
 
 
 def test_a_snapshot_has_one_moment_of_all_ps_while_others_train_on() -> None:

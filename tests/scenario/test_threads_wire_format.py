@@ -9,7 +9,7 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.core.wire.compression import WireFormat
+from ropewalk.core.wire.steps import WireFormat
 from ropewalk.testing import LocalCluster
 
 FEATURES, STEPS = 2000, 60

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...client.worker.closure_link import SERVICE, receive_parts
+from ...client.closure_link import SERVICE, receive_parts
 from ...cluster.access.leadership import Leadership
 from ...cluster.roles import CHIEF
 from ...core.errors import PeerLostError, RopewalkError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...collectives.group import close_rings, leave_rings
-from ...collectives.peers import hold_server, release_server
+from ...collectives.server import hold_server, release_server
 from ...core.settings import Settings
 from ...core.states import Outcome
 from ...distribute.job_snapshots import JobSnapshots

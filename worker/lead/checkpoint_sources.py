@@ -9,8 +9,7 @@ from typing import Protocol
 from ...client.ps.control import PsControl
 from ...core.checkpoint import CheckpointReader, Manifest
 from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.parts import manifest_of_parts
-from ...core.checkpoint.saved_part import SavedPart
+from ...core.checkpoint.manifest import SavedPart, manifest_of_parts
 from ...core.checkpoint.storage import probe_name
 from ...core.errors import CutVoidError, MovedError, StorageError
 from ...core.task import TaskId

@@ -13,12 +13,10 @@ from ...core.checkpoint import (
     prune,
     remove_incomplete,
 )
-from ...core.checkpoint.commit import commit_step
-from ...core.checkpoint.digests import digest
-from ...core.checkpoint.directory import MANIFEST, set_aside
-from ...core.checkpoint.file_systems import remove_temporaries
-from ...core.checkpoint.folder import Folder
+from ...core.checkpoint.directory import MANIFEST, commit_step, set_aside
+from ...core.checkpoint.folder import Folder, remove_temporaries
 from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
+from ...core.checkpoint.manifest import digest
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
 from .checkpoint_sources import (

@@ -22,7 +22,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 def write_status(model_dir: str, chief: "ChiefClient") -> None:
     """Ask the chief for the status of its job and write it; a failure is logged."""
-    from ...core.checkpoint.file_systems import open_folder
+    from ...core.checkpoint.folder import open_folder
 
     try:
         status = status_json(chief.status(timeout_s=5), indent=1)

@@ -16,7 +16,7 @@ import numpy as np
 from ....core.arrays.any_framework import to_host
 from ....core.arrays.dtypes import Array, DType, as_dtype
 from ....core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
-from ....core.checkpoint.commit import commit_step
+from ....core.checkpoint.directory import commit_step
 from ....core.checkpoint.manifest import TableRecord
 from ....core.checkpoint.storage import open_model_dir
 from ....core.checkpoint.tensor_file import TensorSpec

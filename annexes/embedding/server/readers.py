@@ -22,8 +22,7 @@ from ....engine.push_target import RowsByKey
 from ....engine.row_changes import ChangeMark
 from ....net.connection import Connection, Lender
 from ....proto.v1 import session_pb2
-from ....server.ps.layout import Layout
-from ....server.ps.layout_compiler import compile_layout
+from ....server.ps.layout import Layout, compile_layout
 from ....server.ps.session_service import HandleMessage, ServeReader
 from ....server.ps.store import Store
 from ..readers.followed_rows import (

@@ -18,10 +18,9 @@ from ....server.ps.block_reader import piece_bytes
 from ....server.ps.change_stream import BlockChange, Subscriber
 from ....server.ps.store import Store
 from . import marks
-from .bases import Bases
-from .image import CutImage, Moment
+from .deltas import Bases
+from .image import CutImage, Moment, Rooms, make_rooms
 from .marks import CutState, ShareCut
-from .rooms import Rooms, make_rooms
 
 log = logging.getLogger(__name__)
 

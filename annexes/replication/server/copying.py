@@ -26,10 +26,9 @@ from ....engine.push_target import PushTarget
 from ....engine.row_changes import ChangeMark
 from ....server.ps.block_reader import LOCKED_BYTES
 from ....server.ps.first_values import Held
-from .follower import Follower
+from .follower import MOST_TILE, TILES_AHEAD, Follower, TileRoom
 from .records import BlockCopyBegun, CopiedTile, RowsCopied, TableCopied, TableCopyBegun
 from .stream import RecordStream
-from .tile_room import MOST_TILE, TILES_AHEAD, TileRoom
 
 # -- Copying a growing table to a follower while pushes go on ----------------------------------
 # Eviction looks at all rows, so records cannot run on part of a table as they do on part of an

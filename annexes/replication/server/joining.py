@@ -9,12 +9,11 @@ from ....core.errors import FencedError, RopewalkError
 from ....core.process.threads import new_thread
 from ....server.ps.store import Store
 from .copying import copy_target
-from .follower import Follower, FollowerLink
+from .follower import Follower, FollowerLink, TileRoom
 from .posting import StoreRecords
 from .records import CopyCompleted
 from .share_part import SharePart
 from .stream import RecordStream
-from .tile_room import TileRoom
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from ....engine.push_target import Gradient, PushTarget, Range, RowsByKey, Updat
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2 as pb
 from ....server.ps.push_marks import LogCopied
+from .follower import SegmentsReceived, SegmentsSent
 from .record_wire import (
     RecordPayload,
     binding_from_wire,
@@ -49,7 +50,6 @@ from .records import (
     TableCopyBegun,
     TaskRegistered,
 )
-from .segments import SegmentsReceived, SegmentsSent
 
 _MAX_RULES = 4096  # named by numbers at a time
 

@@ -14,7 +14,7 @@ from ....cluster.replication.reports import ShareLeader, ShareState
 from ....core.errors import RefusedError, RopewalkError
 from ....core.settings import Settings
 from ....core.task import TaskId
-from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.limits import HeldBytes
 from ....server.ps.store import Store
 from .follower import Follower, FollowerLink
 from .joining import OpenLink, ShareCopy

@@ -11,7 +11,7 @@ from ....cluster.replication.reports import FollowerState, ShareLeader, ShareSta
 from ....core.errors import FencedError, MovedError
 from ....core.settings import Settings
 from ....core.task import TaskId
-from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.limits import HeldBytes
 from ....server.ps.store import Store
 from .posting import StoreRecords
 from .stream import RecordStream
@@ -19,6 +19,9 @@ from .stream import RecordStream
 log = logging.getLogger(__name__)
 
 # -- The sessions and calls that use a share's store now ---------------------------------------
+
+SERVICE = "follow"
+"""The service that a leader greets a follower with."""
 
 
 class RunningSessions:

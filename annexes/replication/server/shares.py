@@ -22,16 +22,15 @@ from ....net.connection_choice import ConnectionKind
 from ....net.dial import Dialer, WrapStream, reach, receive_message
 from ....net.shared_memory import SharedSegment
 from ....proto.v1 import replication_pb2, session_pb2
-from ....server.ps.memory_limits import HeldBytes
+from ....server.ps.limits import HeldBytes
 from ....server.ps.store import Store
 from ....telemetry.catalogue import Sample
 from ....telemetry.task_metrics import follower_samples
-from .follower import FollowerLink
-from .following import SERVICE
+from .follower import FollowerLink, SegmentsSent
 from .record_codec import RecordEncoder
 from .records import BlockUpdated, CopiedTile, HandedOver, Record
-from .segments import SegmentsSent
 from .share import ReplicatedShare
+from .share_part import SERVICE
 from .stream import RecordStream
 
 log = logging.getLogger(__name__)

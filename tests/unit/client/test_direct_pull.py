@@ -14,8 +14,15 @@ from ropewalk.core.arrays.copying import copy_into
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.rules.definitions import ShardKey
-from ropewalk.core.wire.memory import HEADER_BYTES, MemoryLocation, MemoryRegion
-from ropewalk.core.wire.steps import LayoutEntry, Operation, PullTarget, StepRequest
+from ropewalk.core.wire.steps import (
+    HEADER_BYTES,
+    LayoutEntry,
+    MemoryLocation,
+    MemoryRegion,
+    Operation,
+    PullTarget,
+    StepRequest,
+)
 from ropewalk.core.wire.steps import WireLayout as Layout
 from ropewalk.net.shared_memory import SharedSegment, unavailable
 

@@ -8,10 +8,11 @@ import pytest
 from ropewalk.client.ps import direct_pull
 from ropewalk.client.ps.direct_pull import DirectRows, MemoryReading
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.core.wire.memory import MemoryLocation, MemoryRegion
 from ropewalk.core.wire.steps import (
     Encoding,
     LayoutEntry,
+    MemoryLocation,
+    MemoryRegion,
     Operation,
     PullTarget,
     WireLayout,

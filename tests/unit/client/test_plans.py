@@ -20,8 +20,7 @@ from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import ShapeMismatchError
 from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.core.wire.compression import WireFormat
-from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, WireFormat, WireLayout
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 I32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)

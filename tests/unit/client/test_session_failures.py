@@ -8,8 +8,7 @@ import pytest
 
 from helpers.sessions import Cluster, FaultyTransport, faulty, floats, variable
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import Exchange
-from ropewalk.client.ps.step import Step, Write
+from ropewalk.client.ps.step import Exchange, Step, Write
 from ropewalk.core.errors import (
     JobStoppedError,
     JoinTimeoutError,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import Exchange, answered
-from ropewalk.client.ps.step import Step, Write
+from ropewalk.client.ps.step import Exchange, Step, Write, answered
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -16,13 +15,13 @@ from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.core.wire.compression import WireFormat
 from ropewalk.core.wire.steps import (
     NO_TARGET,
     Encoding,
     Operation,
     PullTarget,
     StepRequest,
+    WireFormat,
 )
 from ropewalk.distribute.local_ps import LocalPs
 

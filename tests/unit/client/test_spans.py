@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.client.ps.spans import cut_spans, runs_of
+from ropewalk.client.ps.pull_plans import cut_spans, runs_of
 
 
 @settings(deadline=None)

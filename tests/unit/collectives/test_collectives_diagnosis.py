@@ -14,7 +14,7 @@ from ropewalk.collectives.diagnosis import (
     join_timeout_error,
     why_lost,
 )
-from ropewalk.collectives.ring_frames import RingProgress
+from ropewalk.collectives.stream_link import RingProgress
 from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from ropewalk.core.checkpoint import Manifest, latest_checkpoint
-from ropewalk.core.checkpoint.commit import commit_over, commit_step
-from ropewalk.core.checkpoint.directory import MANIFEST
-from ropewalk.core.checkpoint.folder import Folder
-from ropewalk.core.checkpoint.local_folder import LocalFolder
+from ropewalk.core.checkpoint.directory import MANIFEST, commit_over, commit_step
+from ropewalk.core.checkpoint.folder import Folder, LocalFolder
 from ropewalk.core.errors import PeerLostError, RopewalkError, StorageError
 
 

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ropewalk.core.checkpoint import Manifest, manifest_bytes
-from ropewalk.core.checkpoint.cut_check import contradictions, pushes_of
-from ropewalk.core.checkpoint.manifest import BlockRecord, CutRecord
+from ropewalk.core.checkpoint.manifest import BlockRecord, CutRecord, contradictions, pushes_of
 from ropewalk.core.errors import CheckpointError
 from ropewalk.launch.commands.checkpoint import verify_command
 

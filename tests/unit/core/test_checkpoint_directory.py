@@ -11,11 +11,11 @@ from ropewalk.core.checkpoint import (
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
-    local_folder,
     prune,
     remove_incomplete,
 )
-from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint import folder as folders
+from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.errors import RefusedError
 
 
@@ -137,7 +137,7 @@ def test_pruning_that_is_interrupted_leaves_no_half_checkpoint_visible(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local_folder, "remove_tree", killed)
+    monkeypatch.setattr(folders, "remove_tree", killed)
     with pytest.raises(KeyboardInterrupt):
         prune(str(tmp_path), 1)
     assert _steps(str(tmp_path)) == [2]

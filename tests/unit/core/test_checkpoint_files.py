@@ -16,10 +16,11 @@ from safetensors.numpy import load, save
 
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
-from ropewalk.core.checkpoint.digests import digest, has_digest
 from ropewalk.core.checkpoint.manifest import (
     BlockRecord,
     FileRecord,
+    digest,
+    has_digest,
     manifest_bytes,
     parse_manifest,
 )

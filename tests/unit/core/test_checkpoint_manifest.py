@@ -14,7 +14,7 @@ import pytest
 
 from helpers.saving import checkpointer
 from ropewalk.core.checkpoint import CheckpointReader
-from ropewalk.core.checkpoint.digests import digest
+from ropewalk.core.checkpoint.manifest import digest
 from ropewalk.core.errors import CheckpointError
 
 Json = Any

@@ -20,8 +20,7 @@ from ropewalk.core.checkpoint import (
     VariableRecord,
     checkpoint_path,
 )
-from ropewalk.core.checkpoint.file_systems import open_folder
-from ropewalk.core.checkpoint.folder import UnsafeFileError
+from ropewalk.core.checkpoint.folder import UnsafeFileError, open_folder
 from ropewalk.core.checkpoint.manifest import manifest_bytes
 from ropewalk.core.checkpoint.tensor_file import TensorSpec
 from ropewalk.core.errors import CheckpointError, LimitExceededError

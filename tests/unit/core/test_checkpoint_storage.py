@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.core.checkpoint import file_systems
+from ropewalk.core.checkpoint import folder as folders
 from ropewalk.core.checkpoint.storage import check_writable, storage_error
 from ropewalk.core.errors import ConfigurationError, PeerLostError, StorageError
 
@@ -63,11 +63,11 @@ def test_a_folder_that_is_kept_does_not_change_with_the_working_directory(
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(file_systems, "_starts", {})
-    file_systems.keep_folder("runs/model/")
+    monkeypatch.setattr(folders, "_starts", {})
+    folders.keep_folder("runs/model/")
     monkeypatch.chdir(tmp_path / "elsewhere")
     for name in ("runs/model", "runs/model/ckpt-1", "runs/models", str(tmp_path / "whole")):
-        file_systems.open_folder(name).make()
+        folders.open_folder(name).make()
     made = ("runs/model/ckpt-1", "elsewhere/runs/models", "whole")
     assert all((tmp_path / name).is_dir() for name in made)
     assert not (tmp_path / "elsewhere/runs/model").exists()

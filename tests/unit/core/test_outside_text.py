@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import text_of
-from ropewalk.core.checkpoint.file_systems import open_folder
+from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.files.plain_file import open_plain, read_plain
 from ropewalk.core.outside_text import parse_number, read_json

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType, as_dtype
-from ropewalk.core.wire.compression import WireFormat
+from ropewalk.core.wire.steps import WireFormat
 
 WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 

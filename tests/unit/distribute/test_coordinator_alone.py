@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from ropewalk.client.worker.closure_link import Frame, Knowledge
+from ropewalk.client.closure_link import Frame, Knowledge
 from ropewalk.cluster.job.closure_queue import ClosureQueue
 from ropewalk.core.task import TaskId
 from ropewalk.distribute.coordinator.closure_runner import ClosureRunner

@@ -7,7 +7,7 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.client.ps.parameter_session import ParameterSession
-from ropewalk.client.ps.peer import Exchange, answered
+from ropewalk.client.ps.step import Exchange, answered
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import PeerLostError, RefusedError
 from ropewalk.core.wire.steps import NO_TARGET, PullTarget, StepRequest

@@ -11,7 +11,7 @@ import pytest
 from helpers.mapped_memory import wants_huge_pages
 from helpers.streams import open_descriptors
 from ropewalk.core.errors import RefusedError
-from ropewalk.core.wire.memory import HEADER_BYTES
+from ropewalk.core.wire.steps import HEADER_BYTES
 from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())

@@ -8,7 +8,7 @@ from ropewalk.core.errors import ConfigurationError, CutVoidError
 from ropewalk.net.auth.guard import Visitor
 from ropewalk.proto.v1 import chief_pb2, ps_pb2
 from ropewalk.server.chief.parts import calls_of
-from ropewalk.server.ps.moments import NoMoments
+from ropewalk.server.ps.parts import NoMoments
 
 
 def test_a_call_that_no_part_serves_is_refused_by_its_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
-from ropewalk.annexes.replication.servers import Servers
+from ropewalk.annexes.replication.moves import Servers
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.reports import ShareLeader

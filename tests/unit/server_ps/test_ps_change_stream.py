@@ -13,7 +13,7 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import PushTarget, StepInfo
 from ropewalk.server.ps.change_stream import BlockChange, PushRequest, Subscriber
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 WHO = Incarnation(TaskId("worker", 0), 1)

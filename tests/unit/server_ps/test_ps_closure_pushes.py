@@ -21,7 +21,7 @@ from ropewalk.core.wire.closure_pushes import ClosureRun
 from ropewalk.core.wire.steps import LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 BLOCKS = {"a": "f4", "b": "f8", "c": "i4"}  # one each: small shards of a dtype share one

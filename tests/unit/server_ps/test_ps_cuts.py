@@ -15,8 +15,8 @@ from helpers.rules import Adam
 from helpers.tables import gradients, table
 from helpers.waiting import scaled
 from ropewalk.annexes.moments.server.cuts import ShareCuts
-from ropewalk.annexes.moments.server.rooms import Rooms, make_rooms
-from ropewalk.annexes.moments.server.saving import save_moment
+from ropewalk.annexes.moments.server.image import Rooms, make_rooms
+from ropewalk.annexes.moments.server.servicer import save_moment
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.arrays.dtypes import Array

@@ -13,21 +13,18 @@ from helpers.tables import DIM, F32, gradients, on_disk, table
 from ropewalk.annexes.embedding.files.export import export_table
 from ropewalk.annexes.embedding.readers.followed_rows import FollowRequest, Position
 from ropewalk.annexes.embedding.server.readers import Readers
-from ropewalk.annexes.moments.server.bases import Bases
 from ropewalk.annexes.moments.server.cuts import ShareCuts
+from ropewalk.annexes.moments.server.deltas import Bases, delta_of_table
 from ropewalk.annexes.moments.server.image import CutImage
-from ropewalk.annexes.moments.server.saving import SaveOrder, save_moment
-from ropewalk.annexes.moments.server.table_deltas import delta_of_table
+from ropewalk.annexes.moments.server.servicer import SaveOrder, save_moment
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import CheckpointReader, export_checkpoint, prune
 from ropewalk.core.checkpoint.delta import REMOVED
 from ropewalk.core.checkpoint.delta import ROWS as ROWS_SLOT
-from ropewalk.core.checkpoint.digests import digest
 from ropewalk.core.checkpoint.directory import MANIFEST
-from ropewalk.core.checkpoint.manifest import Manifest, manifest_bytes
-from ropewalk.core.checkpoint.parts import manifest_of_parts
+from ropewalk.core.checkpoint.manifest import Manifest, digest, manifest_bytes, manifest_of_parts
 from ropewalk.core.errors import CheckpointError
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer

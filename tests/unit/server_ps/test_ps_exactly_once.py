@@ -23,7 +23,7 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}

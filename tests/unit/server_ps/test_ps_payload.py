@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers.waiting import scaled
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import RefusedError
-from ropewalk.core.wire.memory import HEADER_BYTES
+from ropewalk.core.wire.steps import HEADER_BYTES
 from ropewalk.net.connection import Connection
 from ropewalk.net.shared_memory import APPLIED, WRITTEN, SharedSegment, unavailable
 from ropewalk.server.ps.payload import BufferPayload, ConnectionPayload, Payload, SegmentPayload

@@ -50,7 +50,7 @@ from ropewalk.engine.block import Block
 from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ropewalk.net.shared_memory import SharedSegment
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 RULES: list[UpdateRule] = [

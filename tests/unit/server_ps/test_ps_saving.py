@@ -16,7 +16,7 @@ from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.arrays.memory_pool import present_buffer
 from ropewalk.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
-from ropewalk.core.checkpoint.saved_part import SavedPart
+from ropewalk.core.checkpoint.manifest import SavedPart
 from ropewalk.core.errors import CheckpointError
 from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.rules.initializers import Initializer
@@ -27,7 +27,7 @@ from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.server.ps import block_reader, saving
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 

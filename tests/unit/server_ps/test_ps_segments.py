@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from ropewalk.annexes.replication.server import segments
-from ropewalk.annexes.replication.server.segments import SegmentsReceived, SegmentsSent
+from ropewalk.annexes.replication.server import follower as segments
+from ropewalk.annexes.replication.server.follower import SegmentsReceived, SegmentsSent
 from ropewalk.core.errors import RefusedError
-from ropewalk.core.wire.memory import HEADER_BYTES
+from ropewalk.core.wire.steps import HEADER_BYTES
 from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())

@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.core.errors import LimitExceededError
 from ropewalk.core.task import TaskId
-from ropewalk.server.ps.session_limiter import SessionLimiter, connections_per_worker
+from ropewalk.server.ps.limits import SessionLimiter, connections_per_worker
 
 
 def worker(index: int) -> TaskId:

@@ -9,7 +9,7 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.core.errors import LimitExceededError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.server.ps.session_limiter import LAYOUT_MESSAGES, SessionRoom, StepRoom
+from ropewalk.server.ps.limits import LAYOUT_MESSAGES, SessionRoom, StepRoom
 
 MIB = 1024 * 1024
 MOST = 10 * MIB

@@ -25,7 +25,7 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.engine.block import Block
 from ropewalk.server.ps.first_values import initialize
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)

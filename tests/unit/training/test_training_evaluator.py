@@ -38,7 +38,7 @@ from ropewalk.distribute.program_cluster import in_cluster
 from ropewalk.distribute.runtime import ClusterRuntime, JobLink
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.server.ps.change_stream import PushRequest
-from ropewalk.server.ps.layout_compiler import compile_layout
+from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
 from ropewalk.training import SidecarEvaluator, read_evaluations

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.saving import WHO, StorePs
 from helpers.tables import DIM, F32, gradients, table
-from ropewalk.annexes.moments.server.bases import Bases
+from ropewalk.annexes.moments.server.deltas import Bases
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step

@@ -12,9 +12,8 @@ import pytest
 from ropewalk.client.ps.control import PsControl
 from ropewalk.core.arrays.dtypes import Array, as_dtype
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
-from ropewalk.core.checkpoint.local_folder import LocalFolder
-from ropewalk.core.checkpoint.manifest import TensorRecord
-from ropewalk.core.checkpoint.saved_part import SavedPart, SavedShard
+from ropewalk.core.checkpoint.folder import LocalFolder
+from ropewalk.core.checkpoint.manifest import SavedPart, SavedShard, TensorRecord
 from ropewalk.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ropewalk.core.errors import PeerLostError, RefusedError, StorageError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from helpers.clock import ManualClock
-from ropewalk.annexes.moments.cutter import Cutter
-from ropewalk.annexes.moments.job_cuts import JobCuts
+from ropewalk.annexes.moments.chief_part import JobCuts
+from ropewalk.annexes.moments.taking_moments import Cutter
 from ropewalk.client.ps.control import CutOrder, PsControl
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.errors import CutVoidError, PeerLostError, PermissionDeniedError

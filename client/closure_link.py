@@ -10,22 +10,16 @@ from typing import Protocol
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array
-from ...core.backoff import Backoff
-from ...core.errors import (
-    LimitExceededError,
-    PeerLostError,
-    RefusedError,
-    RopewalkError,
-    said_of,
-)
-from ...core.process.threads import new_thread
-from ...core.process.waiting import WaitLog
-from ...core.settings import Settings
-from ...core.task import Incarnation, TaskId
-from ...net.connection import Connection
-from ...net.dial import Dialer, reach, receive_message
-from ...proto.v1 import session_pb2
+from ..core.arrays.dtypes import Array
+from ..core.backoff import Backoff
+from ..core.errors import LimitExceededError, PeerLostError, RefusedError, RopewalkError, said_of
+from ..core.process.threads import new_thread
+from ..core.process.waiting import WaitLog
+from ..core.settings import Settings
+from ..core.task import Incarnation, TaskId
+from ..net.connection import Connection
+from ..net.dial import Dialer, reach, receive_message
+from ..proto.v1 import session_pb2
 
 log = logging.getLogger(__name__)
 

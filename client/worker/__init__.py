@@ -1,1 +1,0 @@
-"""Links from a coordinator to the workers that run its closures."""
