@@ -1,5 +1,7 @@
 """The built-in update rules, for tests of several."""
 
+from typing import Any
+
 from ropewalk.core.rules.built_in.adadelta import Adadelta
 from ropewalk.core.rules.built_in.adagrad import Adagrad
 from ropewalk.core.rules.built_in.adam import Adam
@@ -28,6 +30,7 @@ __all__ = [
     "Lion",
     "Nadam",
     "RMSprop",
+    "variants",
 ]
 
 KERNELS = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}
@@ -49,3 +52,14 @@ COMMON_RULES: dict[str, UpdateRule] = {
     "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
 }
 """Rules with the options that every test of formulas tries."""
+
+
+def variants(kind: type[Any], **given: Any) -> list[UpdateRule]:
+    """The rule as it is by default, and with what it has of flags and further numbers."""
+    more: dict[str, Any] = {"clipvalue": 0.5} | given
+    for name, field in kind.model_fields.items():
+        if field.annotation is bool:
+            more[name] = True
+        elif field.annotation is float and field.default == 0.0:
+            more[name] = 0.25
+    return [kind(**given), kind(**more)]

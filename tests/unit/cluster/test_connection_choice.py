@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from helpers.rows import row
 from ropewalk.net.connection_choice import (
     ConnectionChoice,
     ConnectionKind,
@@ -48,9 +49,10 @@ def expected(found: Findings) -> ConnectionChoice:
     return next(choice for holds, choice in rows if holds)
 
 
-@pytest.mark.parametrize("found", all_findings(), ids=lambda found: repr(found)[9:-1])
-def test_every_combination_has_one_choice_and_its_reason(found: Findings) -> None:
-    assert choose_connection(found) == expected(found)
+def test_every_combination_has_one_choice_and_its_reason() -> None:
+    for found in all_findings():
+        with row(found):
+            assert choose_connection(found) == expected(found)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """What a launcher does when one of its tasks ends."""
 
+from itertools import product
+
 import pytest
 
+from helpers.rows import row
 from ropewalk.cluster.supervision.exits import End, JobNeeds, Verdict, on_exit, whom_to_blame
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
@@ -20,10 +23,10 @@ def test_a_task_that_is_done_ends_nothing(task: TaskId) -> None:
     assert on_exit(End(task, 0), JobNeeds(CHIEF), stopping=False) == Verdict()
 
 
-@pytest.mark.parametrize("code", [1, 138, 143, -9, -15])
-@pytest.mark.parametrize("task", [CHIEF, PS, WORKER, EVALUATOR], ids=lambda task: task.short)
-def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
-    assert on_exit(End(task, code), JobNeeds(CHIEF), stopping=True) == Verdict()
+def test_ends_of_a_job_that_stops_are_expected() -> None:
+    for code, task in product([1, 138, 143, -9, -15], [CHIEF, PS, WORKER, EVALUATOR]):
+        with row(code, task):
+            assert on_exit(End(task, code), JobNeeds(CHIEF), stopping=True) == Verdict()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from helpers.rows import row
 from ropewalk.core import errors
 from ropewalk.core.exit_codes import ExitCode, is_retryable
 
@@ -42,13 +43,12 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
     assert _drawn_parents() == real
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_an_error_reads_as_its_message_and_keeps_its_facts_as_strings(
-    cls: type[errors.RopewalkError],
-) -> None:
-    error = cls("ps 1 has 3 of 4 rows", ps=1, rows=(3, 4))
-    assert str(error) == error.message == "ps 1 has 3 of 4 rows"
-    assert error.fields == {"ps": "1", "rows": "(3, 4)"}
+def test_an_error_reads_as_its_message_and_keeps_its_facts_as_strings() -> None:
+    for cls in CLASSES:
+        with row(cls):
+            error = cls("ps 1 has 3 of 4 rows", ps=1, rows=(3, 4))
+            assert str(error) == error.message == "ps 1 has 3 of 4 rows"
+            assert error.fields == {"ps": "1", "rows": "(3, 4)"}
 
 
 def test_an_unknown_variable_is_a_key_error_that_does_not_quote_its_message() -> None:

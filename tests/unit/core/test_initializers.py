@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType
 from ropewalk.core.rules.definitions import VariableDefinition, cut
 from ropewalk.core.rules.initializers import INITIALIZERS, Initializer
@@ -68,7 +69,6 @@ def test_values_are_rounded_to_the_variables_dtype(dtype: DType) -> None:
     np.testing.assert_array_equal(found, exact.astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize(
     ("initializer", "value"),
     [
@@ -78,10 +78,12 @@ def test_values_are_rounded_to_the_variables_dtype(dtype: DType) -> None:
         pytest.param(Initializer("constant"), 0, id="constant, by default"),
     ],
 )
-def test_constants_are_what_they_say(initializer: Initializer, value: int, dtype: DType) -> None:
-    rows = initializer.rows((5, 2), dtype, 1, 4)
-    assert rows.dtype == dtype
-    np.testing.assert_array_equal(rows, np.full((3, 2), value, dtype))
+def test_constants_are_what_they_say(initializer: Initializer, value: int) -> None:
+    for dtype in DTYPES:
+        with row(dtype):
+            rows = initializer.rows((5, 2), dtype, 1, 4)
+            assert rows.dtype == dtype
+            np.testing.assert_array_equal(rows, np.full((3, 2), value, dtype))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 import pydantic
 import pytest
 
+from helpers.rows import row
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import (
     Settings,
@@ -36,16 +37,10 @@ def _other_value(name: str) -> Any:
     return default + 1
 
 
-@pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_every_setting_explains_itself(name: str) -> None:
-    assert (Settings.model_fields[name].description or "").endswith(".")
-
-
-@pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_the_environment_sets_what_no_flag_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = _other_value(name)
-    monkeypatch.setenv(f"ROPEWALK_{name.upper()}", str(value))
-    assert getattr(load_settings(), name) == value
+def test_every_setting_explains_itself() -> None:
+    for name in Settings.model_fields:
+        with row(name):
+            assert (Settings.model_fields[name].description or "").endswith(".")
 
 
 def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,16 +55,14 @@ def test_a_flag_that_was_not_given_does_not_hide_the_environment(
     assert load_settings({"lease_s": None}).lease_s == 30.0
 
 
-@pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_a_child_process_reads_back_the_settings_of_its_parent(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = load_settings({name: _other_value(name)})
-    environment = settings.environment()
-    assert list(environment) == [f"ROPEWALK_{name.upper()}"]
-    for variable, value in environment.items():
-        monkeypatch.setenv(variable, value)
-    assert load_settings() == settings
+def test_a_child_process_reads_back_the_settings_of_its_parent() -> None:
+    for name in Settings.model_fields:
+        with row(name), pytest.MonkeyPatch.context() as patch:
+            settings = load_settings({name: _other_value(name)})
+            environment = settings.environment()
+            assert list(environment) == [f"ROPEWALK_{name.upper()}"]
+            patch.setenv(*environment.popitem())
+            assert load_settings() == settings
 
 
 def test_defaults_are_left_out_of_a_childs_environment() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, DType, as_dtype
 from ropewalk.core.wire.steps import WireFormat
 
@@ -37,13 +38,14 @@ def test_without_settings_nothing_is_narrowed(dtype: DType) -> None:
     assert WireFormat(top_k=0.1).gradient_dtype(dtype) == dtype
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_wide_floats_are_narrowed_and_nothing_else(dtype: DType, name: str) -> None:
-    narrowed = as_dtype(name) if dtype in WIDE else dtype
-    gradients, values = WireFormat(gradients=name), WireFormat(values=name)
-    assert gradients.gradient_dtype(dtype) == values.value_dtype(dtype) == narrowed
-    assert gradients.value_dtype(dtype) == values.gradient_dtype(dtype) == dtype
+def test_wide_floats_are_narrowed_and_nothing_else(name: str) -> None:
+    for dtype in DTYPES:
+        with row(dtype):
+            narrowed = as_dtype(name) if dtype in WIDE else dtype
+            gradients, values = WireFormat(gradients=name), WireFormat(values=name)
+            assert gradients.gradient_dtype(dtype) == values.value_dtype(dtype) == narrowed
+            assert gradients.value_dtype(dtype) == values.gradient_dtype(dtype) == dtype
 
 
 def test_a_half_is_not_made_another_half() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ropewalk as rw
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import BFLOAT16
 from ropewalk.distribute import (
     CommunicationOptions,
@@ -25,7 +27,6 @@ from ropewalk.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from ropewalk.distribute.strategies.all_reduce import choose_cross_device_ops
 from ropewalk.distribute.strategies.packing import (
     by_dtype,
     cuts_by_count,
@@ -64,10 +65,9 @@ def three_devices(plain_process: None) -> None:
     rw.config.set_logical_cpu_devices(3)
 
 
-@pytest.fixture(params=OPS.values(), ids=list(OPS))
+@pytest.fixture(params=["one-device", "hierarchical-1", "nccl-3"])
 def ops(request: pytest.FixtureRequest) -> CrossDeviceOps:
-    made: CrossDeviceOps = request.param()
-    return made
+    return OPS[request.param]()
 
 
 def values_of(dtype: DType, shape: tuple[int, ...], replicas: int = 3, seed: int = 0) -> PerReplica:
@@ -114,43 +114,30 @@ def check(result: Any, op: str, values: Sequence[Array]) -> None:
 # -- reduce ----------------------------------------------------------------------------------
 
 
-every_reduction = pytest.mark.parametrize(
-    ("op", "dtype"),
-    [
-        (op, dtype)
-        for op in ("SUM", "MEAN")
-        for dtype in DTYPES.values()
-        if op == "MEAN" or dtype != np.bool_
-    ],
-    ids=str,
-)
+every_op = pytest.mark.parametrize("make", OPS.values(), ids=list(OPS))
 
 
-@every_reduction
-def test_reducing_one_value_agrees_with_numpy(ops: CrossDeviceOps, dtype: DType, op: str) -> None:
-    for shape in SHAPES:
-        value = values_of(dtype, shape)
-        result = ops.reduce(ReduceOp[op], value, value)
-        assert isinstance(result, Mirrored)
-        assert len(result.values) == 3
-        for part in result.values:
-            check(part, op, value.values)
+@every_op
+def test_reducing_one_value_or_many_agrees_with_numpy_and_keeps_their_order(make: Make) -> None:
+    ops = make()
+    for op, dtype in product(("SUM", "MEAN"), DTYPES.values()):
+        if op == "SUM" and dtype == np.bool_:
+            continue
+        with row(op, dtype):
+            values = [values_of(dtype, shape, seed=i) for i, shape in enumerate([*SHAPES, *SHAPES])]
+            results = ops.batch_reduce(ReduceOp[op], [(value, value) for value in values])
+            results += [ops.reduce(ReduceOp[op], value, value) for value in values[: len(SHAPES)]]
+            for result, value in zip(results, [*values, *values[: len(SHAPES)]], strict=True):
+                assert isinstance(result, Mirrored)
+                assert len(result.values) == 3
+                for part in result.values:
+                    check(part, op, value.values)
 
 
-@every_reduction
-def test_reducing_many_values_agrees_with_numpy_and_keeps_their_order(
-    ops: CrossDeviceOps, dtype: DType, op: str
-) -> None:
-    values = [values_of(dtype, shape, seed=1 + i) for i, shape in enumerate([*SHAPES, *SHAPES])]
-    results = ops.batch_reduce(ReduceOp[op], [(value, value) for value in values])
-    assert len(results) == len(values)
-    for result, value in zip(results, values, strict=True):
-        for part in result.values:
-            check(part, op, value.values)
-
-
-def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(ops: CrossDeviceOps) -> None:
+@every_op
+def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(make: Make) -> None:
     """Each dtype is packed by itself; rows and single destinations go one by one."""
+    ops = make()
     values = [
         values_of(dtype, (2, 3), seed=i)
         for i, dtype in enumerate([*DTYPES.values(), *reversed(DTYPES.values())])
@@ -169,18 +156,16 @@ def test_values_of_many_dtypes_rows_and_destinations_keep_their_order(ops: Cross
             check(result.values[2], "SUM", value.values)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8], ids=lambda n: f"{n}-replicas")
-@pytest.mark.parametrize("op", ["SUM", "MEAN"])
-def test_any_number_of_replicas_is_reduced(ops: CrossDeviceOps, replicas: int, op: str) -> None:
-    rw.config.set_logical_cpu_devices(replicas)
-    value = values_of(np.dtype(np.float32), (5,), replicas)
-    single, everywhere = (
-        ops.reduce(ReduceOp[op], value, "CPU:0"),
-        ops.reduce(ReduceOp[op], value, value),
-    )
-    check(single, op, value.values)
-    for part in [everywhere] if replicas == 1 else everywhere.values:
-        check(part, op, value.values)
+@every_op
+def test_any_number_of_replicas_is_reduced(make: Make) -> None:
+    for replicas, op in product((1, 2, 5, 8), ("SUM", "MEAN")):
+        with row(replicas, op):
+            rw.config.set_logical_cpu_devices(replicas)
+            value, ops = values_of(np.dtype(np.float32), (5,), replicas), make()
+            check(ops.reduce(ReduceOp[op], value, "CPU:0"), op, value.values)
+            everywhere = ops.reduce(ReduceOp[op], value, value)
+            for part in [everywhere] if replicas == 1 else everywhere.values:
+                check(part, op, value.values)
 
 
 def test_the_mean_of_small_integers_booleans_and_halves_does_not_overflow(
@@ -288,15 +273,18 @@ def test_there_may_be_more_or_fewer_devices_than_replicas(ops: CrossDeviceOps) -
     np.testing.assert_array_equal(fewer.values, np.full((2, 2), 3))
 
 
-@pytest.mark.parametrize("where", [["CPU:0"], None, object()], ids=["list", "none", "object"])
-def test_what_names_no_device_is_no_destination(ops: CrossDeviceOps, where: Any) -> None:
-    with pytest.raises(ValueError, match="destinations must be"):
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (["CPU:0"], "destinations must be"),
+        (None, "destinations must be"),
+        ("XPU:0", "is no device"),
+    ],
+    ids=["list", "none", "unknown"],
+)
+def test_what_names_no_device_is_no_destination(ops: CrossDeviceOps, where: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         ops.reduce(ReduceOp.SUM, PerReplica([1.0, 2.0, 3.0]), where)
-
-
-def test_a_device_that_is_named_wrongly_is_an_error(ops: CrossDeviceOps) -> None:
-    with pytest.raises(ValueError, match="'XPU:0' is no device"):
-        ops.reduce(ReduceOp.SUM, PerReplica([1.0, 2.0, 3.0]), "XPU:0")
 
 
 # -- broadcast and gather --------------------------------------------------------------------
@@ -377,10 +365,6 @@ def test_what_is_no_op_is_refused(ops: CrossDeviceOps, op: Any) -> None:
             call()
 
 
-def test_no_pairs_are_no_results(ops: CrossDeviceOps) -> None:
-    assert ops.batch_reduce(ReduceOp.SUM, []) == []
-
-
 @pytest.mark.parametrize("kind", [NcclAllReduce, HierarchicalCopyAllReduce], ids=["nccl", "copy"])
 def test_a_negative_number_of_packs_is_refused(kind: Callable[..., CrossDeviceOps]) -> None:
     with pytest.raises(ValueError, match="num_packs must be >= 0, got -1"):
@@ -388,10 +372,6 @@ def test_a_negative_number_of_packs_is_refused(kind: Callable[..., CrossDeviceOp
 
 
 # -- choices ---------------------------------------------------------------------------------
-
-
-def test_without_gpus_values_are_reduced_on_one_device() -> None:
-    assert type(choose_cross_device_ops(["/device:CPU:0", "/device:CPU:1"])) is ReductionToOneDevice
 
 
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])

@@ -3,7 +3,7 @@ one seed gives all of them again.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from helpers.input_workers import (
     shared,
     with_policy,
 )
+from helpers.rows import row
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
@@ -139,14 +140,16 @@ def test_with_parameter_servers_each_worker_goes_through_all_in_an_order_of_its_
     assert orders[0] == tuple(flat(make(2))), "the first worker's is that of a process alone"
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))
-@pytest.mark.parametrize("in_sync", [True, False], ids=["in-sync", "not-in-sync"])
 def test_workers_that_share_a_dataset_have_one_order_and_nothing_in_common(
-    make: Callable[[int], Dataset], in_sync: bool, replicas: int
+    make: Callable[[int], Dataset],
 ) -> None:
-    found = shared(with_policy(make(2), DATA), 2, replicas, in_sync=in_sync)
-    assert sorted(chain.from_iterable(examples_of(steps) for steps in found)) == list(range(N))
+    for replicas, in_sync in product([1, 2], [True, False]):
+        with row(replicas, in_sync):
+            found = shared(with_policy(make(2), DATA), 2, replicas, in_sync=in_sync)
+            assert sorted(chain.from_iterable(examples_of(steps) for steps in found)) == list(
+                range(N)
+            )
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))

@@ -4,6 +4,7 @@ Expected parts are TensorFlow's under its default policy.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.input_workers import batches, examples_of, listed, lists, mirrored, steps_of
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.distribute import DistributedIterator, PerReplica
 from ropewalk.distribute.data import ArraySpec, Dataset, as_dataset, from_arrays
@@ -201,8 +203,6 @@ def test_batches_and_pytorch_go_together(loads: str, replicas: int) -> None:
             tensor += 1
 
 
-@pytest.mark.parametrize("buffer", [0, 1])
-@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(
     "make",
     [
@@ -216,18 +216,20 @@ def test_batches_and_pytorch_go_together(loads: str, replicas: int) -> None:
     ids=["as_dataset", "slices", "tensors", "from_arrays", "unbatched", "shuffled"],
 )
 def test_a_step_may_write_to_its_batch_and_changes_nothing_else(
-    make: Callable[[Array], Dataset], replicas: int, buffer: int
+    make: Callable[[Array], Dataset],
 ) -> None:
     """Also what torch.from_numpy needs, to share the memory without a warning."""
-    source = np.zeros((2, 4), np.float32)
-    source.flags.writeable = False  # as an array of JAX, or of a file
-    options = rw.distribute.InputOptions(experimental_per_replica_buffer_size=buffer)
-    strategy = mirrored(replicas)
-    for element in strategy.experimental_distribute_dataset(make(source), options):
-        for part in strategy.experimental_local_results(element):
-            assert part.flags.writeable
-            part[...] = 1
-    assert not source.any()
+    for replicas, buffer in product([1, 2], [0, 1]):
+        with row(replicas, buffer):
+            source = np.zeros((2, 4), np.float32)
+            source.flags.writeable = False  # as an array of JAX, or of a file
+            options = rw.distribute.InputOptions(experimental_per_replica_buffer_size=buffer)
+            strategy = mirrored(replicas)
+            for element in strategy.experimental_distribute_dataset(make(source), options):
+                for part in strategy.experimental_local_results(element):
+                    assert part.flags.writeable
+                    part[...] = 1
+            assert not source.any()
 
 
 def test_iterators_and_lists_are_gone_through_as_python_does() -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ropewalk as rw
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.distribute.data import (
-    INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     ArraySpec,
     Dataset,
@@ -97,11 +95,6 @@ def test_arrays_in_another_byte_order_are_converted() -> None:
         assert (found[0].dtype.str, np.hstack(found).tolist()) == ("<i4", [1, 2, 3])
 
 
-def test_a_dataset_is_taken_as_it_is() -> None:
-    data = from_arrays(X, 2)
-    assert as_dataset(data) is data
-
-
 @pytest.mark.parametrize(
     ("source", "elements", "size"),
     [
@@ -130,13 +123,6 @@ def test_what_programs_have_becomes_a_dataset_that_starts_anew_each_time(
     assert lists(data.repeat(2).skip(len(elements))) == elements
 
 
-def test_nested_arrays_are_taken_apart_along_their_first_axis() -> None:
-    data = as_dataset({"x": X.reshape(3, 2), "y": [X.reshape(3, 2) * 10]})
-    element = list(data)[1]
-    np.testing.assert_array_equal(element["x"], [2, 3])
-    np.testing.assert_array_equal(element["y"][0], [20, 30])
-
-
 def test_a_hugging_face_dataset_gives_examples_as_arrays_to_be_batched() -> None:
     data = as_dataset(HuggingFace(X.reshape(3, 2)))
     assert all(isinstance(example["x"], np.ndarray) for example in data)
@@ -156,15 +142,6 @@ def test_what_is_no_dataset_is_a_type_error_that_names_its_type(source: Any) -> 
 
 
 # -- from_arrays ---------------------------------------------------------------------------------
-
-
-def test_without_shuffle_batches_come_in_order_the_last_one_short() -> None:
-    assert lists(from_arrays(X, 4, shuffle=False)) == [[0, 1, 2, 3], [4, 5]]
-
-
-def test_drop_remainder_leaves_the_short_batch_out() -> None:
-    assert lists(from_arrays(X, 4, shuffle=False, drop_remainder=True)) == [[0, 1, 2, 3]]
-    assert len(list(from_arrays(X, 3, drop_remainder=True))) == 2
 
 
 def test_epochs_none_goes_on_for_ever() -> None:
@@ -341,12 +318,3 @@ def test_asking_for_the_spec_of_a_generator_does_not_lose_its_first_elements() -
     with pytest.raises(ValueError, match="a function that returns the generator"):
         _ = data.element_spec
     assert lists(data) == [[0, 1], [2, 3]]
-
-
-def test_the_public_names_are_in_wl_data() -> None:
-    assert sorted(rw.data.__all__) == [
-        "AUTOTUNE", "ArraySpec", "AutoShardPolicy", "Dataset", "DistributeOptions",
-        "INFINITE_CARDINALITY", "Options", "SHARD_HINT", "UNKNOWN_CARDINALITY", "as_dataset",
-        "experimental", "from_arrays", "from_files",
-    ]  # fmt: skip
-    assert (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, rw.data.AUTOTUNE) == (-1, -2, -1)

@@ -24,7 +24,6 @@ from helpers.input_workers import (
     batches,
     examples_of,
     listed,
-    mirrored,
     of_files,
     on_workers,
     shared,
@@ -120,12 +119,6 @@ def test_hint_shards_where_it_is_written_and_nothing_else() -> None:
     ]
     everything = shared(with_policy(batches(4, 4), HINT), 2, 1)
     assert everything == [[[[0, 1]], [[2, 3]]]] * 2
-
-
-def test_a_hint_is_resolved_for_one_worker_too() -> None:
-    data = as_dataset(np.arange(4)).shard(SHARD_HINT, SHARD_HINT).batch(4)
-    distributed = mirrored(2).experimental_distribute_dataset(with_policy(data, HINT))
-    assert steps_of(distributed) == [[[0, 1], [2, 3]]]
 
 
 def test_a_hint_under_another_policy_is_an_error_that_says_which_one_it_needs() -> None:

@@ -92,12 +92,6 @@ def test_the_default_strategy_runs_and_merges_too() -> None:
     assert merged == (default, 3, (default, None, True))
 
 
-def test_own_scope_may_be_entered_again(strategy: Strategy) -> None:
-    with strategy.scope(), strategy.scope():
-        assert where() == (strategy, None, True)
-    assert where() == (the_default_strategy(), 0, False)
-
-
 def test_one_scope_object_may_be_entered_again(strategy: Strategy) -> None:
     scope = strategy.scope()
     for _ in range(2):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.rows import row
 from ropewalk.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,
@@ -44,19 +45,18 @@ def floats(*numbers: float) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(numbers, np.float32)
 
 
-@pytest.mark.parametrize(
-    "op",
-    ["sum", "SUM", "Sum", ReduceOp.SUM],
-    ids=["lower", "upper", "mixed", "enum"],
-)
-def test_an_op_is_named_in_any_case(strategy: Strategy, op: ReduceOp | str) -> None:
-    assert strategy.reduce(op, per(1.0, 2.0), axis=None) == 3.0
+def test_an_op_is_named_in_any_case(strategy: Strategy) -> None:
+    names: list[Any] = ["sum", "SUM", "Sum", ReduceOp.SUM]
+    for op in names:
+        with row(op):
+            assert strategy.reduce(op, per(1.0, 2.0), axis=None) == 3.0
 
 
-@pytest.mark.parametrize("op", ["max", "", None, 3], ids=repr)
-def test_another_op_is_refused_by_name(strategy: Strategy, op: Any) -> None:
-    with pytest.raises(ValueError, match="reduce_op must be SUM or MEAN"):
-        strategy.reduce(op, per(1.0, 2.0), axis=None)
+def test_another_op_is_refused_by_name(strategy: Strategy) -> None:
+    names: list[Any] = ["max", "", None, 3]
+    for op in names:
+        with row(op), pytest.raises(ValueError, match="reduce_op must be SUM or MEAN"):
+            strategy.reduce(op, per(1.0, 2.0), axis=None)
 
 
 def test_axis_none_is_element_wise_over_replicas(strategy: Strategy) -> None:
@@ -90,10 +90,10 @@ def test_negative_and_tuple_axes(strategy: Strategy) -> None:
         strategy.reduce("SUM", per(a, b), axis=-1)
 
 
-@pytest.mark.parametrize("axis", [[0], 0.0, "0", True, (0, 1.0)], ids=repr)
-def test_an_axis_is_an_integer_or_a_tuple_of_them(strategy: Strategy, axis: Any) -> None:
-    with pytest.raises(TypeError, match="axis must be an integer or a tuple of integers"):
-        strategy.reduce("SUM", per(np.ones((2, 2)), np.ones((2, 2))), axis=axis)
+def test_an_axis_is_an_integer_or_a_tuple_of_them(strategy: Strategy) -> None:
+    for axis in [[0], 0.0, "0", True, (0, 1.0)]:
+        with row(axis), pytest.raises(TypeError, match="axis must be an integer or a tuple of int"):
+            strategy.reduce("SUM", per(np.ones((2, 2)), np.ones((2, 2))), axis=axis)
 
 
 @pytest.mark.parametrize("axis", [1, -2, (0, 1)], ids=repr)

@@ -17,8 +17,6 @@ from ropewalk.distribute import (
 from ropewalk.distribute.base.values import (
     container_of,
     flatten,
-    leaves,
-    map_structure,
     on_every_replica,
     regroup,
     select_component,
@@ -173,8 +171,3 @@ def test_a_flattened_structure_is_built_again_out_of_others() -> None:
     found, rebuild = flatten({"a": [1, None], "b": Pair(2, ())})
     assert found == [1, None, 2]
     assert rebuild([4, 5, 6]) == {"a": [4, 5], "b": Pair(6, ())}
-
-
-def test_none_is_a_leaf_everywhere() -> None:
-    assert leaves((None, [1, None])) == [None, 1, None]
-    assert map_structure(lambda leaf: leaf is None, {"a": None, "b": 0}) == {"a": True, "b": False}

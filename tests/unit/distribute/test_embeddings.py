@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.rows import row
 from ropewalk.core.errors import ShapeMismatchError
 from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, ShardedVariable
 from ropewalk.distribute.experimental import partitioners
@@ -55,20 +56,22 @@ def table(request: pytest.FixtureRequest) -> Any:
     return TABLES[request.param]()
 
 
-@pytest.mark.parametrize(
-    "ids", [3, [], [9, 0, 9], [[1, 2, 3], [4, 5, 5]], np.zeros((2, 0, 3), int)], ids=str
-)
-def test_rows_come_in_the_shape_of_the_ids(table: Any, ids: Any) -> None:
-    where = np.asarray(ids, np.int64)
-    found = rw.nn.embedding_lookup(table, ids)
-    assert found.shape == (*where.shape, 2)
-    np.testing.assert_array_equal(found, TABLE[where])
+def test_rows_come_in_the_shape_of_the_ids(table: Any) -> None:
+    for ids in [3, [], [9, 0, 9], [[1, 2, 3], [4, 5, 5]], np.zeros((2, 0, 3), int)]:
+        with row(ids):
+            where = np.asarray(ids, np.int64)
+            found = rw.nn.embedding_lookup(table, ids)
+            assert found.shape == (*where.shape, 2)
+            np.testing.assert_array_equal(found, TABLE[where])
 
 
-@pytest.mark.parametrize("bad", [10, -1])
-def test_an_id_out_of_range_is_an_error(table: Any, bad: int) -> None:
-    with pytest.raises(ShapeMismatchError, match=f"row {bad} .* out of range: it has 10 rows"):
-        rw.nn.embedding_lookup(table, [[0, bad]])
+def test_an_id_out_of_range_is_an_error(table: Any) -> None:
+    for bad in [10, -1]:
+        with (
+            row(bad),
+            pytest.raises(ShapeMismatchError, match=f"row {bad} .* out of range: it has 10 rows"),
+        ):
+            rw.nn.embedding_lookup(table, [[0, bad]])
 
 
 def test_long_rows_are_scaled_down() -> None:

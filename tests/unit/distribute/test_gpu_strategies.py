@@ -6,6 +6,7 @@ On machines without one they run on GPUs that are played, see ``helpers.strict_c
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.replicas import SUM, replica
+from helpers.rows import row
 from helpers.strict_cupy import played_gpus
 from ropewalk.collectives.nccl import DTYPES as NCCL_DTYPES
 from ropewalk.collectives.nccl import nccl_available
@@ -89,31 +91,35 @@ def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(
     [ReductionToOneDevice, HierarchicalCopyAllReduce, NcclAllReduce],
     ids=["one-device", "hierarchical", "nccl"],
 )
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32], ids=str)
-@pytest.mark.parametrize("op", ["SUM", "MEAN"])
 def test_cross_device_ops_agree_with_numpy(
-    two_gpus: tuple[str, str], make: Callable[[], Any], dtype: Any, op: str
+    two_gpus: tuple[str, str], make: Callable[[], Any]
 ) -> None:
-    if make is NcclAllReduce and not nccl_available():
-        pytest.skip("CuPy has no NCCL here")
-    rng = np.random.default_rng(5)
-    host = [
-        [rng.integers(0, 50, shape).astype(dtype) for shape in ((4, 3), (), (7,))] for _ in "ab"
-    ]
-    placed = [
-        [place(a, device) for a in arrays] for arrays, device in zip(host, two_gpus, strict=True)
-    ]
-    values = [PerReplica(pair) for pair in zip(*placed, strict=True)]
-    pairs = [(value, value) for value in values]
-    results = make().batch_reduce(rw.distribute.ReduceOp[op], pairs)
-    for result, ours in zip(results, zip(*host, strict=True), strict=True):
-        wanted = np.add(*ours).astype(np.float64) / (2 if op == "MEAN" else 1)
-        for part in result.values:
-            assert is_on_gpu(part)
-            # Small integers: sums are exact, halves of them too.
-            np.testing.assert_array_equal(to_host(part).astype(np.float64), wanted)
-    for array, before in zip(placed[0], host[0], strict=True):
-        np.testing.assert_array_equal(to_host(array), before, "the replicas' own stay as they are")
+    for dtype, op in product([np.float32, np.float64, np.float16, np.int32], ["SUM", "MEAN"]):
+        with row(dtype, op):
+            if make is NcclAllReduce and not nccl_available():
+                pytest.skip("CuPy has no NCCL here")
+            rng = np.random.default_rng(5)
+            host = [
+                [rng.integers(0, 50, shape).astype(dtype) for shape in ((4, 3), (), (7,))]
+                for _ in "ab"
+            ]
+            placed = [
+                [place(a, device) for a in arrays]
+                for arrays, device in zip(host, two_gpus, strict=True)
+            ]
+            values = [PerReplica(pair) for pair in zip(*placed, strict=True)]
+            pairs = [(value, value) for value in values]
+            results = make().batch_reduce(rw.distribute.ReduceOp[op], pairs)
+            for result, ours in zip(results, zip(*host, strict=True), strict=True):
+                wanted = np.add(*ours).astype(np.float64) / (2 if op == "MEAN" else 1)
+                for part in result.values:
+                    assert is_on_gpu(part)
+                    # Small integers: sums are exact, halves of them too.
+                    np.testing.assert_array_equal(to_host(part).astype(np.float64), wanted)
+            for array, before in zip(placed[0], host[0], strict=True):
+                np.testing.assert_array_equal(
+                    to_host(array), before, "the replicas' own stay as they are"
+                )
 
 
 OPTIMIZERS: dict[str, Callable[[], rw.optimizers.Optimizer]] = {

@@ -4,6 +4,7 @@ The thread that asks has the first GPU as its current one, and the variable may 
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 
 import ropewalk as rw
 from helpers.replicas import FIRST, MEAN, ON_READ, SUM, replica
+from helpers.rows import row
 from helpers.strict_cupy import cupy, played_gpus
 from ropewalk.core.arrays.any_framework import is_on_gpu, to_host
 from ropewalk.core.arrays.dtypes import FLOATS, INTEGERS
-from ropewalk.distribute import MirroredStrategy, OneDeviceStrategy, Strategy
+from ropewalk.distribute import MirroredStrategy, OneDeviceStrategy, PerReplica, Strategy
 from ropewalk.distribute.variables.scatter import Scatter
 
 ROWS = np.array([4, 0, 4])
@@ -59,16 +61,17 @@ def copies(variable: Any) -> list[Any]:
 # -- rows ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
-def test_rows_change_as_on_the_host(dtype: Any, strategy: Strategy) -> None:
-    start = np.arange(1, 11).reshape(5, 2).astype(dtype)
-    delta = rw.IndexedSlices(np.array(VALUES, dtype), ROWS)
-    for kind in Scatter:
-        on_host, on_gpus = rw.Variable(start), made(strategy, start, aggregation=FIRST)
-        for variable in (on_host, on_gpus):
-            getattr(variable, f"scatter_{kind}")(delta)
-        expected = on_host.numpy().tolist()
-        assert copies(on_gpus) == [expected] * len(copies(on_gpus)), kind
+def test_rows_change_as_on_the_host(strategy: Strategy) -> None:
+    for dtype in [*FLOATS, *INTEGERS]:
+        with row(dtype):
+            start = np.arange(1, 11).reshape(5, 2).astype(dtype)
+            delta = rw.IndexedSlices(np.array(VALUES, dtype), ROWS)
+            for kind in Scatter:
+                on_host, on_gpus = rw.Variable(start), made(strategy, start, aggregation=FIRST)
+                for variable in (on_host, on_gpus):
+                    getattr(variable, f"scatter_{kind}")(delta)
+                expected = on_host.numpy().tolist()
+                assert copies(on_gpus) == [expected] * len(copies(on_gpus)), kind
 
 
 @pytest.mark.parametrize("kind", [Scatter.ADD, Scatter.UPDATE, Scatter.MAX])
@@ -85,22 +88,20 @@ def test_rows_change_in_a_step(kind: Scatter, gpus: int) -> None:
 # -- whole values ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
-@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
-def test_a_value_is_written_in_a_step(method: str, dtype: Any, gpus: int) -> None:
-    strategy = MirroredStrategy()
-    v = made(strategy, np.full(3, 50, dtype), aggregation=SUM)
+def test_a_value_is_written_in_a_step(gpus: int) -> None:
+    for dtype, method in product([*FLOATS, *INTEGERS], ["assign", "assign_add", "assign_sub"]):
+        with row(dtype, method):
+            strategy = MirroredStrategy()
+            v = made(strategy, np.full(3, 50, dtype), aggregation=SUM)
 
-    def step() -> None:
-        getattr(v, method)(v.read_value() * 0 + dtype.type(replica() + 1))
+            write = getattr(v, method)
+            numbers = PerReplica([dtype.type(number) for number in range(1, gpus + 1)])
+            strategy.run(lambda n, v=v, write=write: write(v.read_value() * 0 + n), (numbers,))
+            total = sum(range(1, gpus + 1))
+            expected = {"assign": total, "assign_add": 50 + total, "assign_sub": 50 - total}[method]
+            assert copies(v) == [[expected] * 3] * gpus
 
-    strategy.run(step)
-    total = sum(range(1, gpus + 1))
-    expected = {"assign": total, "assign_add": 50 + total, "assign_sub": 50 - total}[method]
-    assert copies(v) == [[expected] * 3] * gpus
 
-
-@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
 @pytest.mark.parametrize(
     "make",
     [
@@ -113,16 +114,21 @@ def test_a_value_is_written_in_a_step(method: str, dtype: Any, gpus: int) -> Non
     ids=["number", "NumPy number", "NumPy array", "of the first GPU", "of the last GPU"],
 )
 def test_a_copy_of_each_replica_is_written_outside_of_steps(
-    make: Callable[[int], Any], method: str, gpus: int
+    make: Callable[[int], Any], gpus: int
 ) -> None:
-    given = make(gpus - 1)
-    shape = np.shape(given) if isinstance(given, float) else given.shape
-    v = made(
-        MirroredStrategy(), np.full(shape, 7, np.float32), synchronization=ON_READ, aggregation=MEAN
-    )
-    getattr(v, method)(given)
-    expected = {"assign": 2, "assign_add": 9, "assign_sub": 5}[method]
-    assert copies(v) == [np.full(shape, expected).tolist()] * gpus
+    for method in ["assign", "assign_add", "assign_sub"]:
+        with row(method):
+            given = make(gpus - 1)
+            shape = np.shape(given) if isinstance(given, float) else given.shape
+            v = made(
+                MirroredStrategy(),
+                np.full(shape, 7, np.float32),
+                synchronization=ON_READ,
+                aggregation=MEAN,
+            )
+            getattr(v, method)(given)
+            expected = {"assign": 2, "assign_add": 9, "assign_sub": 5}[method]
+            assert copies(v) == [np.full(shape, expected).tolist()] * gpus
 
 
 def on(gpu: int, values: Any) -> Any:
@@ -153,15 +159,13 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("on_read", [False, True], ids=["ON_WRITE", "ON_READ"])
-@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
-def test_a_variable_is_computed_with_outside_of_steps(
-    read: Callable[[Any], Any], on_read: bool, strategy: Strategy
-) -> None:
-    start = np.arange(6, dtype=np.float32).reshape(3, 2)
-    options: Any = {"synchronization": ON_READ, "aggregation": MEAN} if on_read else {}
-    found = read(made(strategy, start, **options))
-    np.testing.assert_array_equal(to_host(found), read(rw.Variable(start)))
+def test_a_variable_is_computed_with_outside_of_steps(strategy: Strategy) -> None:
+    for read, on_read in product(READS.values(), [False, True]):
+        with row(read, on_read):
+            start = np.arange(6, dtype=np.float32).reshape(3, 2)
+            options: Any = {"synchronization": ON_READ, "aggregation": MEAN} if on_read else {}
+            found = read(made(strategy, start, **options))
+            np.testing.assert_array_equal(to_host(found), read(rw.Variable(start)))
 
 
 def test_variables_of_two_gpus_are_computed_with(gpus: int) -> None:
@@ -201,12 +205,14 @@ def test_gradients_are_clipped_as_on_the_host(
     assert waits <= 1, "each makes the host wait for the GPU"
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("kind", ["of the host", "of a GPU", "rows"])
-def test_a_gradient_that_is_not_finite_changes_nothing_in_sync(
-    kind: str, dtype: Any, bad: float, gpus: int
-) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing_in_sync(kind: str, gpus: int) -> None:
+    for dtype, bad in product(FLOATS, [np.nan, np.inf]):
+        with row(dtype, bad):
+            check_refused(kind, dtype, bad, gpus)
+
+
+def check_refused(kind: str, dtype: Any, bad: float, gpus: int) -> None:
     strategy = rw.distribute.MultiWorkerMirroredStrategy()
     try:
         names = ["good", "bad"]

@@ -8,12 +8,14 @@ import tracemalloc
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from ropewalk.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
 from ropewalk.core.rules.built_in.adam import Adam
@@ -60,16 +62,17 @@ READS: dict[str, Callable[[LocalVariable], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("read", READS)
-def test_what_was_read_stays_as_it_was(read: str, change: str) -> None:
-    v = variable(np.arange(6, dtype=np.float32).reshape(3, 2))
-    found = READS[read](v)
-    before = np.array(found)
-    CHANGES[change](v)
-    np.testing.assert_array_equal(found, before)
-    if before.size:
-        assert not np.array_equal(READS[read](v), before), "and the next read sees the change"
+def test_what_was_read_stays_as_it_was(read: str) -> None:
+    for name, change in CHANGES.items():
+        with row(name):
+            v = variable(np.arange(6, dtype=np.float32).reshape(3, 2))
+            found = READS[read](v)
+            before = np.array(found)
+            change(v)
+            np.testing.assert_array_equal(found, before)
+            if before.size:
+                assert not np.array_equal(READS[read](v), before), "the next read sees the change"
 
 
 @pytest.mark.parametrize("read", READS)
@@ -173,22 +176,25 @@ ONE_ROW: dict[str, Callable[[Array, Array], Array]] = {
 def one_by_one(kind: str, table: Array, rows: Any, values: Array) -> Array:
     """The reference: a Python loop in the table's dtype."""
     result = table.copy()
-    for row, value in zip(rows, values, strict=True):
-        result[row] = ONE_ROW[kind](result[row], value).astype(table.dtype)
+    for at, value in zip(rows, values, strict=True):
+        result[at] = ONE_ROW[kind](result[at], value).astype(table.dtype)
     return result
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
 @pytest.mark.parametrize("kind", list(Scatter), ids=str)
-def test_scatter_is_row_by_row_and_repeated_rows_count_each(kind: Scatter, dtype: DType) -> None:
-    table = np.array([[12, 24], [36, 48], [60, 72], [96, 120]], dtype)
-    rows = [2, 0, 2, 2, 3]
-    values = np.array([[1, 2], [3, 4], [2, 3], [1, 2], [4, 5]], dtype)
-    v = variable(table)
-    same = getattr(v, f"scatter_{kind}")(rw.IndexedSlices(values, np.array(rows)))
-    assert same is v
-    np.testing.assert_array_equal(v.read_value(), one_by_one(kind.value, table, rows, values))
-    assert v.read_value().dtype == dtype
+def test_scatter_is_row_by_row_and_repeated_rows_count_each(kind: Scatter) -> None:
+    for dtype in NUMBERS:
+        with row(dtype):
+            table = np.array([[12, 24], [36, 48], [60, 72], [96, 120]], dtype)
+            rows = [2, 0, 2, 2, 3]
+            values = np.array([[1, 2], [3, 4], [2, 3], [1, 2], [4, 5]], dtype)
+            v = variable(table)
+            same = getattr(v, f"scatter_{kind}")(rw.IndexedSlices(values, np.array(rows)))
+            assert same is v
+            np.testing.assert_array_equal(
+                v.read_value(), one_by_one(kind.value, table, rows, values)
+            )
+            assert v.read_value().dtype == dtype
 
 
 @pytest.mark.parametrize("kind", list(Scatter), ids=str)
@@ -229,12 +235,13 @@ def test_rows_that_do_not_fit_change_nothing(
 # -- dtypes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
-def test_assign_add_and_sub_keep_the_dtype(dtype: DType) -> None:
-    v = variable(np.array([5, 6], dtype))
-    v.assign_add(np.array([1, 2], dtype)).assign_sub(np.array([3, 1], dtype))
-    np.testing.assert_array_equal(v.read_value(), np.array([3, 7], dtype))
-    assert v.read_value().dtype == v.dtype == dtype
+def test_assign_add_and_sub_keep_the_dtype() -> None:
+    for dtype in NUMBERS:
+        with row(dtype):
+            v = variable(np.array([5, 6], dtype))
+            v.assign_add(np.array([1, 2], dtype)).assign_sub(np.array([3, 1], dtype))
+            np.testing.assert_array_equal(v.read_value(), np.array([3, 7], dtype))
+            assert v.read_value().dtype == v.dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
@@ -245,42 +252,41 @@ def test_wider_floats_are_rounded_to_the_variables(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub", "scatter_add"])
-@pytest.mark.parametrize(
-    "given", [np.float32, np.float64, BFLOAT16], ids=["float32", "float64", "bfloat16"]
-)
-@pytest.mark.parametrize(
-    "dtype", [np.dtype(np.int8), np.dtype(np.uint64), np.dtype(np.bool_)], ids=str
-)
-def test_floats_do_not_become_integers_unasked(dtype: DType, given: Any, method: str) -> None:
-    v = variable(np.array([1, 0], dtype))
-    value: Any = np.array([0.5, 1.5]).astype(given)
-    if method == "scatter_add":
-        value = rw.IndexedSlices(value, np.array([0, 1]))
-    message = rf"'v' is {np.dtype(given).name}, the variable is {dtype.name}; convert"
-    with pytest.raises(ShapeMismatchError, match=message):
-        getattr(v, method)(value)
-    np.testing.assert_array_equal(v.read_value(), [1, 0])
+def test_floats_do_not_become_integers_unasked(method: str) -> None:
+    floats: list[DType] = [np.dtype(np.float32), np.dtype(np.float64), BFLOAT16]
+    for dtype, given in product(map(np.dtype, (np.int8, np.uint64, np.bool_)), floats):
+        with row(dtype, given):
+            v = variable(np.array([1, 0], dtype))
+            value: Any = np.array([0.5, 1.5]).astype(given)
+            if method == "scatter_add":
+                value = rw.IndexedSlices(value, np.array([0, 1]))
+            message = rf"'v' is {given.name}, the variable is {dtype.name}; convert"
+            with pytest.raises(ShapeMismatchError, match=message):
+                getattr(v, method)(value)
+            np.testing.assert_array_equal(v.read_value(), [1, 0])
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
 @pytest.mark.parametrize("kind", [None, MirroredStrategy, ParameterServerStrategy])
-def test_unsigned_numbers_are_subtracted(kind: Callable[[], Strategy] | None, dtype: DType) -> None:
-    with kind().scope() if kind is not None else nullcontext():
-        v: Any = rw.Variable(np.array([10, 20], dtype), name="v")
-    assert v.assign_sub(np.array([5, 0], np.uint8)).numpy().tolist() == [5, 20]
-    v.scatter_sub(slices([5], [1], np.uint8))
-    assert v.numpy().tolist() == [5, 15]
+def test_unsigned_numbers_are_subtracted(kind: Callable[[], Strategy] | None) -> None:
+    for dtype in NUMBERS:
+        with row(dtype):
+            with kind().scope() if kind is not None else nullcontext():
+                v: Any = rw.Variable(np.array([10, 20], dtype), name="v")
+            assert v.assign_sub(np.array([5, 0], np.uint8)).numpy().tolist() == [5, 20]
+            v.scatter_sub(slices([5], [1], np.uint8))
+            assert v.numpy().tolist() == [5, 15]
 
 
-@pytest.mark.parametrize("given", [300, -1, np.int64(300), np.array(-1)], ids=repr)
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
-def test_integers_the_dtype_does_not_hold_are_refused(method: str, given: Any) -> None:
-    v = variable(np.array(7, np.uint8))
-    with pytest.raises(
-        ShapeMismatchError, match=r"'v' has (300|-1), the variable is uint8, .* 0 to 255"
-    ):
-        getattr(v, method)(given)
-    assert v.numpy() == 7
+def test_integers_the_dtype_does_not_hold_are_refused(method: str) -> None:
+    for given in [300, -1, np.int64(300), np.array(-1)]:
+        with row(given):
+            v = variable(np.array(7, np.uint8))
+            with pytest.raises(
+                ShapeMismatchError, match=r"'v' has (300|-1), the variable is uint8, .* 0 to 255"
+            ):
+                getattr(v, method)(given)
+            assert v.numpy() == 7
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)

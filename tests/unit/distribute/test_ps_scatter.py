@@ -1,11 +1,14 @@
 """Rows of a variable on parameter servers change as those of a variable in this process do."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.rows import row
 from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.core.arrays.dtypes import BFLOAT16, DType
+from ropewalk.core.arrays.dtypes import BFLOAT16
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.cluster_resolver import TFConfigClusterResolver
@@ -25,21 +28,21 @@ def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return ParameterServerStrategy(variable_partitioner=cut, runtime=runtime)
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.dtype("f4"), np.dtype("f8"), BFLOAT16, np.dtype("i4")], ids=str
-)
 @pytest.mark.parametrize("kind", list(Scatter))
 def test_scatter_on_a_ps_is_as_in_this_process(
-    strategy: ParameterServerStrategy, kind: Scatter, dtype: DType
+    strategy: ParameterServerStrategy, kind: Scatter
 ) -> None:
-    rows = rw.IndexedSlices(ROWS.values.astype(dtype), ROWS.indices)
-    plain = rw.Variable(FIRST.astype(dtype), name="plain")
-    with strategy.scope():
-        served = rw.Variable(FIRST.astype(dtype), name="served")
-    for variable in (plain, served):
-        getattr(variable, f"scatter_{kind}")(rows)
-    # Powers of two: products and quotients are exact.
-    np.testing.assert_array_equal(served.numpy(), plain.numpy())
+    dtypes: list[Any] = ["f4", "f8", BFLOAT16, "i4"]
+    for dtype in dtypes:
+        with row(dtype):
+            rows = rw.IndexedSlices(ROWS.values.astype(dtype), ROWS.indices)
+            plain = rw.Variable(FIRST.astype(dtype), name="plain")
+            with strategy.scope():
+                served = rw.Variable(FIRST.astype(dtype), name="served")
+            for variable in (plain, served):
+                getattr(variable, f"scatter_{kind}")(rows)
+            # Powers of two: products and quotients are exact.
+            np.testing.assert_array_equal(served.numpy(), plain.numpy())
 
 
 @pytest.mark.parametrize("kind", [Scatter.MUL, Scatter.MIN])

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.replicas import mirrored
+from helpers.rows import row
 from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
 from ropewalk.distribute import (
     CentralStorageStrategy,
@@ -130,17 +132,18 @@ def test_uniform_integers_are_each_as_likely(dtype: DType) -> None:
     assert ((counts - 1000.0) ** 2 / 1000).sum() < CHI_SQUARE_5
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)], ids=str)
-def test_numbers_come_in_the_shape_and_dtype_asked_for(
-    shape: tuple[int, ...], dtype: DType
-) -> None:
-    generator = Generator(3)
-    for drawn in (generator.normal(shape, dtype=dtype), generator.uniform(shape, dtype=dtype)):
-        assert isinstance(drawn, np.ndarray)
-        assert drawn.shape == shape
-        assert drawn.dtype == dtype
-    assert generator.normal((2,)).dtype == generator.uniform((2,)).dtype == np.float32
+def test_numbers_come_in_the_shape_and_dtype_asked_for() -> None:
+    for shape, dtype in product([(), (3,), (2, 0), (2, 3, 4)], FLOATS):
+        with row(shape, dtype):
+            generator = Generator(3)
+            for drawn in (
+                generator.normal(shape, dtype=dtype),
+                generator.uniform(shape, dtype=dtype),
+            ):
+                assert isinstance(drawn, np.ndarray)
+                assert drawn.shape == shape
+                assert drawn.dtype == dtype
+            assert generator.normal((2,)).dtype == generator.uniform((2,)).dtype == np.float32
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=["float16", "bfloat16"])

@@ -1,11 +1,11 @@
 """Until a kernel is there its rule's formula does the same, to the bit, and refuses the same."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.rules import variants
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.rules.built_in.ftrl import Ftrl
 from ropewalk.core.rules.known_rules import built_in_rules
@@ -16,17 +16,6 @@ from ropewalk.engine.update_kernel import UpdateKernel
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 COUNT, WIDTH = 40_000, 5  # elements, more than two tiles
-
-
-def variants(kind: type[Any]) -> list[UpdateRule]:
-    """The rule as it is by default, and with what it has of flags and further numbers."""
-    more: dict[str, Any] = {"clipvalue": 0.5}
-    for name, field in kind.model_fields.items():
-        if field.annotation is bool:
-            more[name] = True
-        elif field.annotation is float and field.default == 0.0:
-            more[name] = 0.25
-    return [kind(), kind(**more)]
 
 
 RULES = [rule for kind in built_in_rules() if kind.kernels for rule in variants(kind)]

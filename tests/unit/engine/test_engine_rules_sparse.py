@@ -32,11 +32,7 @@ RULES: dict[str, UpdateRule] = COMMON_RULES | {
     "ftrl-power": Ftrl(learning_rate=0.1, learning_rate_power=-0.7, beta=1.0),
 }
 rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-float_types = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 all_types = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-row_shapes = pytest.mark.parametrize(
-    "row", [(), (4,), (2, 3)], ids=["scalar-rows", "vector-rows", "matrix-rows"]
-)
 
 
 def make_block(shape: tuple[int, ...], dtype: DType, start: Array) -> Block:
@@ -62,10 +58,11 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> A
 
 
 @rules
-@float_types
-@row_shapes
+@pytest.mark.parametrize(
+    ("row", "dtype"), [*zip([(4,), (2, 3), (), (4,)], FLOATS, strict=True)], ids=str
+)
 def test_rows_are_updated_as_by_a_dense_gradient_and_others_not_at_all(
-    rule: UpdateRule, dtype: DType, row: tuple[int, ...]
+    rule: UpdateRule, row: tuple[int, ...], dtype: DType
 ) -> None:
     """Bit for bit: both forms run the same kernel.
 
@@ -96,54 +93,23 @@ def test_rows_are_updated_as_by_a_dense_gradient_and_others_not_at_all(
     assert table.updates.tolist() == [0, STEPS, 0]
 
 
-@rules
-@float_types
-def test_a_gradient_of_all_rows_equals_the_dense_one(rule: UpdateRule, dtype: DType) -> None:
-    rng = np.random.default_rng(4)
-    start = numbers(rng, (ROWS, 3), dtype)
-    sparse, dense = (make_block((ROWS, 3), dtype, start) for _ in range(2))
-    for block in (sparse, dense):
-        block.bind(1, rule)
-    for step in range(STEPS):
-        g = numbers(rng, (ROWS, 3), dtype)
-        info = StepInfo(WORKER, step + 1, step)
-        sparse.apply(sparse.range_of(1), of_rows(g, np.arange(ROWS)), rule, info)
-        dense.apply(dense.range_of(1), Gradient(g.reshape(-1)), rule, info)
-    np.testing.assert_array_equal(sparse.view(1), dense.view(1))
-
-
 @all_types
-@row_shapes
-@pytest.mark.parametrize("chosen", [[1], [0, 4, 8], list(range(ROWS)), []], ids=str)
-def test_assign_to_rows_overwrites_those_alone(
-    dtype: DType, row: tuple[int, ...], chosen: list[int]
-) -> None:
+@pytest.mark.parametrize("adds", [False, True], ids=["assign", "assign_add"])
+def test_assigning_or_adding_to_rows_changes_those_alone(dtype: DType, adds: bool) -> None:
     rng = np.random.default_rng(5)
-    start, values = numbers(rng, (ROWS, *row), dtype), numbers(rng, (len(chosen), *row), dtype)
-    block = make_block((ROWS, *row), dtype, start)
-    block.assign(block.range_of(1), of_rows(values, np.array(chosen)))
-    expected = start.copy()
-    expected[chosen] = values
-    np.testing.assert_array_equal(block.view(1), expected)
-    assert not block.view(0).any()
-    assert not block.view(2).any()
-
-
-@all_types
-@row_shapes
-@pytest.mark.parametrize("chosen", [[1], [0, 4, 8], list(range(ROWS)), []], ids=str)
-def test_assign_add_to_rows_adds_to_those_alone(
-    dtype: DType, row: tuple[int, ...], chosen: list[int]
-) -> None:
-    rng = np.random.default_rng(6)
-    start, values = numbers(rng, (ROWS, *row), dtype), numbers(rng, (len(chosen), *row), dtype)
-    block = make_block((ROWS, *row), dtype, start)
-    block.combine(block.range_of(1), of_rows(values, np.array(chosen)), Operation.ASSIGN_ADD)
-    expected = start.copy()
-    expected[chosen] += values
-    np.testing.assert_array_equal(block.view(1), expected)
-    assert not block.view(0).any()
-    assert not block.view(2).any()
+    for row, chosen in (((), [0, 4, 8]), ((4,), [1]), ((2, 3), list(range(ROWS))), ((4,), [])):
+        start, values = numbers(rng, (ROWS, *row), dtype), numbers(rng, (len(chosen), *row), dtype)
+        block, expected = make_block((ROWS, *row), dtype, start), start.copy()
+        if adds:
+            rows = of_rows(values, np.array(chosen))
+            block.combine(block.range_of(1), rows, Operation.ASSIGN_ADD)
+            expected[chosen] += values
+        else:
+            block.assign(block.range_of(1), of_rows(values, np.array(chosen)))
+            expected[chosen] = values
+        np.testing.assert_array_equal(block.view(1), expected)
+        assert not block.view(0).any()
+        assert not block.view(2).any()
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=["float32", "bfloat16"])

@@ -3,12 +3,13 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from pydantic_core import PydanticUndefined
 
+from helpers.rules import variants
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.rules.built_in.adamw import AdamW
 from ropewalk.core.rules.known_rules import built_in_rules
@@ -30,22 +31,11 @@ def test_a_rule_without_a_formula_cannot_be_constructed() -> None:
         Tiger()  # type: ignore[abstract]
 
 
-def options(rule: type[Any]) -> list[Any]:
-    """The rule as it is by default, and with every flag and number turned on."""
-    given: dict[str, Any] = {}
-    for name, field in rule.model_fields.items():
-        if field.annotation is bool:
-            given[name] = True
-        elif field.annotation is float and field.default == 0.0:
-            given[name] = 0.5
-    return [rule(), rule(**given)]
-
-
 @each_rule
 def test_its_kernels_take_its_slots_and_get_the_scalars_they_read(kind: type[UpdateRule]) -> None:
     slots = tuple(kind.slots)
     assert not kind.kernels or len(slots) <= 3
-    for rule in options(kind):
+    for rule in variants(kind):
         kernel = rule.chosen_kernel()
         assert (kernel is None) == (not kind.kernels)
         if kernel is None:
@@ -68,8 +58,9 @@ def test_a_kernel_has_a_name_of_its_own() -> None:
 @each_rule
 def test_its_kernel_does_what_its_formula_says(kind: type[UpdateRule]) -> None:
     """As plain Python; ``test_engine_rules_reference.py`` looks at the compiled ones."""
-    for rule in options(kind) if kind.kernels else ():
+    for rule in variants(kind) if kind.kernels else ():
         kernel, active = rule.chosen_kernel(), rule.active_slots()
+        assert kernel is not None
         draw = np.random.default_rng(0)
         w, g = draw.standard_normal(6), draw.standard_normal(6)
         slots = {name: np.abs(draw.standard_normal(6)) for name in active}
@@ -98,7 +89,7 @@ def test_its_scalars_depend_on_the_count_only_if_it_says_so(kind: type[UpdateRul
 def test_it_divides_by_a_rate_of_zero_only_if_such_steps_are_skipped(
     kind: type[UpdateRule],
 ) -> None:
-    rule = options(kind)[1]
+    rule = variants(kind)[1]
     slots = {name: np.ones(2) for name in kind.slots}
     with np.errstate(all="ignore"):
         try:

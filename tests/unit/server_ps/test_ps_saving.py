@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from helpers.rows import row
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.arrays.memory_pool import present_buffer
@@ -156,19 +157,18 @@ def test_training_goes_on_bit_for_bit_as_if_never_interrupted(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("shape", [(), (4,), (3, 2), (0, 2), (2, 0)], ids=str)
-def test_every_dtype_and_shape_comes_back(
-    dtype: DType, shape: tuple[int, ...], tmp_path: Path
-) -> None:
-    variable = VariableDefinition("v", shape, dtype, ZEROS)
-    first = Cluster(1, [variable])
-    values = np.asarray(np.random.default_rng(0).integers(0, 2, shape)).astype(dtype)
-    first.push("v", values, Operation.ASSIGN)
-    first.save(tmp_path)
-    second = Cluster(1, [variable], restore_from=str(tmp_path))
-    np.testing.assert_array_equal(second.value("v"), values)
-    assert second.value("v").dtype == dtype
-    CheckpointReader(str(tmp_path)).verify()
+def test_every_dtype_and_shape_comes_back(dtype: DType, tmp_path: Path) -> None:
+    for shape in [(), (4,), (3, 2), (0, 2), (2, 0)]:
+        with row(shape):
+            variable = VariableDefinition("v", shape, dtype, ZEROS)
+            first = Cluster(1, [variable])
+            values = np.asarray(np.random.default_rng(0).integers(0, 2, shape)).astype(dtype)
+            first.push("v", values, Operation.ASSIGN)
+            first.save(tmp_path)
+            second = Cluster(1, [variable], restore_from=str(tmp_path))
+            np.testing.assert_array_equal(second.value("v"), values)
+            assert second.value("v").dtype == dtype
+            CheckpointReader(str(tmp_path)).verify()
 
 
 def test_a_saved_part_tells_shards_versions_updates_and_applied_pushes(tmp_path: Path) -> None:
