@@ -28,8 +28,8 @@ IMAGE ?= ropewalk$(if $(filter digits,$(TARGET)),-digits):0.1.0$(if $(filter gpu
 # A module is compiled when it is imported first: most of those installed never are.
 INSTALL = -m pip install --quiet --no-compile
 
-# Tests wait much of the time, so more of them run at once than there are processors.
-JOBS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+# Tests wait for processes much of the time, so more of them run at once than there are processors.
+JOBS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 )))
 XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')

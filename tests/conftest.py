@@ -33,8 +33,8 @@ ambient.forget(os.environ)
 # busy, so no example has a deadline; drawing takes as long as it takes on them, so nothing is too
 # slow.
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("desk", max_examples=50, **_QUIET)
-settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
+settings.register_profile("desk", max_examples=20, **_QUIET)
+settings.register_profile("ci", max_examples=20, derandomize=True, database=None, **_QUIET)
 settings.register_profile("soak", max_examples=100, database=None, **_QUIET)  # times _SOAK_FACTOR
 # Whether a test fails, and not at which example: `make mutants` asks for no more.
 settings.register_profile(
@@ -46,9 +46,11 @@ settings.load_profile(
     or ("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
 )
 
-_BRIDGES = Path(__file__).parent / "bridges"
+_TESTS = Path(__file__).parent
+_BRIDGES = _TESTS / "bridges"
+_LONG = ("scenario", "fault", "docs", "contract")  # folders
 _NEEDING = "--needing-more-than"
-_SOAK_FACTOR = 10
+_SOAK_FACTOR = 25
 _increased: set[int] = set()
 _TIMEOUT_S = 120.0  # of one test, on an idle machine
 _FOREIGN = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
@@ -149,6 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = {item for item in items if tools.needs_more_than(item, path)}
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = [item for item in items if item in wanted]
+    _deal_out(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     factor = _SOAK_FACTOR * load_factor() if _SOAK else load_factor()
     for item in items:
         own = item.get_closest_marker("timeout")
@@ -156,6 +159,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(seconds * factor), append=False)
         if _SOAK and isinstance(item, pytest.Function):
             _take_more_examples(item)
+
+
+def _deal_out(items: list[pytest.Item], workers: int) -> None:
+    """Let each of the run's workers, which get one part of the tests after another, begin with
+    files that take long, so that what is left at the end is short and can be shared.
+    """
+    long: dict[Path, list[pytest.Item]] = {}
+    short: list[pytest.Item] = []
+    for item in items:
+        is_long = item.path.relative_to(_TESTS).parts[0] in _LONG
+        (long.setdefault(item.path, []) if is_long else short).append(item)
+    size = -(-len(items) // workers)
+    files, dealt = list(long.values()), []
+    for worker in range(workers):
+        mine = [item for file in files[worker::workers] for item in file]
+        rest = max(0, size - len(mine))
+        dealt += mine + short[:rest]
+        del short[:rest]
+    items[:] = dealt + short
 
 
 def pytest_collection_finish() -> None:

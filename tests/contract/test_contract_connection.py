@@ -114,7 +114,7 @@ FRAMES = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(frames=FRAMES, cuts=st.lists(st.integers(0, 2**31), max_size=6))
 def test_it_does_not_matter_how_the_bytes_come_in_nor_how_they_are_taken(
     make: MakePair, frames: list[tuple[bytes, bytes, list[tuple[str, int]]]], cuts: list[int]
@@ -242,7 +242,7 @@ def test_a_peer_that_closes_inside_a_payload_is_a_break(
     result(closing_it)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     sizes=st.lists(st.integers(0, 300) | st.integers(0, 150_000), min_size=1, max_size=6),
     cut=st.floats(0, 1),

@@ -212,7 +212,7 @@ ACTIONS = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=15,
+    max_examples=8,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(actions=ACTIONS)

@@ -120,7 +120,7 @@ def fill(sender: Sender) -> int:
     return 100
 
 
-@profile(max_examples=20)
+@profile(max_examples=12)
 @given(st.lists(st.integers(0, 3000) | st.integers(0, MAX_PAYLOAD_BYTES), max_size=8))
 def test_frames_of_any_size_arrive_in_order(make: Callable[[], Link], sizes: list[int]) -> None:
     sender, receiver = make()

@@ -49,7 +49,7 @@ def test_a_key_gets_its_row_at_its_third_sighting(admission: Any) -> None:
     np.testing.assert_allclose(table.read(as_keys(1)), start - 0.5, rtol=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(pushes=st.lists(st.lists(st.integers(-5, 25), max_size=12, unique=True), max_size=12))
 def test_exact_counts_are_those_of_a_counter(pushes: list[list[int]]) -> None:
     table, seen = a_table(admission=Sightings(3)), Counter[int]()
@@ -185,7 +185,7 @@ def test_rows_of_the_push_that_needs_room_stay() -> None:
     assert (table.counts.evicted, table.counts.full) == (1, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_the_least_used_are_those_of_a_sort(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))

@@ -40,7 +40,7 @@ def look_up(cache: RowCache, ids: Any, version: int) -> tuple[Array, int]:
 keys = st.one_of(st.integers(-6, 6), st.integers(-1000, 1000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     lookups=st.lists(st.lists(keys, max_size=20), max_size=30),
     staleness=st.integers(1, 5),

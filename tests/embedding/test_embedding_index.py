@@ -52,7 +52,7 @@ some_keys = st.lists(
 steps = st.lists(st.tuples(st.sampled_from(["insert", "remove"]), some_keys), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(steps=steps, max_keys=st.sampled_from([1, 100, 70_000, 300_000]))
 def test_any_history_gives_what_a_dict_has(
     steps: list[tuple[str, list[int]]], max_keys: int
@@ -271,7 +271,7 @@ STATED = [0, 393, 704, 670, 560, 727, 785]
 # -- distinct keys ---------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(keys=some_keys)
 def test_distinct_keys_stand_in_the_order_of_their_first(keys: list[int]) -> None:
     unique, inverse = distinct("t", as_array(keys))

@@ -45,7 +45,7 @@ any_key = st.one_of(
 pushes = st.lists(st.lists(any_key, max_size=30), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(pushes=pushes)
 def test_any_pushes_give_what_a_dict_of_rows_has(pushes: list[list[int]]) -> None:
     rng = np.random.default_rng(1)

@@ -74,7 +74,7 @@ def push(cache: TrainedRows, keys: list[int], gradient: float = -1.0) -> None:
 keys_of = st.one_of(st.integers(-6, 6), st.integers(-1000, 1000))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     lookups=st.lists(st.lists(keys_of, max_size=20), max_size=30),
     staleness=st.integers(1, 5),

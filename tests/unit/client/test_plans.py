@@ -141,7 +141,7 @@ def models(draw: st.DrawFn) -> list[PlacedVariable]:
     return made
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(models())
 def test_each_ps_is_sent_what_its_layout_says(variables: list[PlacedVariable]) -> None:
     values = values_of(*variables)
@@ -312,7 +312,7 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
 # -- pulling -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(models(), st.sampled_from([None, "float16", "bfloat16"]))
 def test_every_variable_has_a_place_of_its_own_that_is_aligned(
     variables: list[PlacedVariable], name: str | None
@@ -333,7 +333,7 @@ def test_every_variable_has_a_place_of_its_own_that_is_aligned(
         assert sum(len(span) for span in targets[ps].into) == layout.sizes.sum()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(models())
 def test_what_arrives_in_the_layouts_order_is_each_variables_value(
     variables: list[PlacedVariable],

@@ -119,7 +119,7 @@ def test_a_reader_knows_its_variables_and_pieces(path: str) -> None:
     assert [piece.rows for piece in reader.pieces() if piece.variable == "w"] == [2] * 6
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_any_rows_are_read_from_whatever_pieces_hold_them(data: st.DataObject) -> None:
     rows = data.draw(st.integers(0, 12), label="rows")

@@ -31,7 +31,7 @@ READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("name", list(READERS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), changes=st.integers(0, 2))
 def test_a_message_is_read_or_refused(name: str, seed: int, changes: int) -> None:
     kind, read = READERS[name]

@@ -16,7 +16,7 @@ RANDOM = [name for name in INITIALIZERS if name not in ("zeros", "ones", "consta
 SHAPES = [(), (1,), (10,), (70_000,), (9, 30_000), (3, 70_000), (5, 2, 3), (4, 0), (0, 3)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     name=st.sampled_from(sorted(INITIALIZERS)),
     shape=st.sampled_from(SHAPES),
@@ -37,7 +37,7 @@ def test_values_do_not_depend_on_how_the_variable_is_cut(
         np.testing.assert_array_equal(piece, whole[first:last] if shape else whole)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.data())
 def test_any_rows_are_the_same_rows_of_the_whole(data: st.DataObject) -> None:
     shape = (40, 5_000)  # 13 rows per block

@@ -25,7 +25,7 @@ def neighbours(value: Array, wire: DType) -> tuple[Array, Array]:
 
 
 @HALVES
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(values=_finite, key=st.tuples(*[st.integers(0, 2**64 - 1)] * 2))
 def test_each_value_becomes_one_of_its_neighbours(
     wire: DType, values: Array, key: tuple[int, int]

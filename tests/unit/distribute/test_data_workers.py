@@ -127,7 +127,7 @@ def test_a_hint_under_another_policy_is_an_error_that_says_which_one_it_needs() 
         shared(with_policy(data, OFF), 2, 1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     workers=st.integers(1, 3),

@@ -13,7 +13,7 @@ from helpers.sharded import KINDS
 from ropewalk.distribute import ShardedVariable
 
 many = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 KEEP: dict[str, ShardedVariable] = {}
 

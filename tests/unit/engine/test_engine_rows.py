@@ -78,7 +78,7 @@ def test_distinct_ids_ascend_and_every_id_is_found_again(count: int, num_rows: i
     check_deduplicated(np.full(count, max(num_rows - 1, 0)), num_rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), num_rows=st.sampled_from([1, 64, 65, 1000, 2**22, 2**40]))
 def test_any_ids_are_deduplicated(data: st.DataObject, num_rows: int) -> None:
     ids = data.draw(st.lists(st.integers(0, num_rows - 1), max_size=200))
@@ -128,7 +128,7 @@ def test_a_lone_negative_zero_stays_one_and_rows_of_nothing_are_zero() -> None:
     assert not summed.any()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
     width=st.integers(0, 5),

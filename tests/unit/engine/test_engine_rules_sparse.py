@@ -130,7 +130,7 @@ def test_rows_without_elements_are_no_special_case(
     assert block.versions.tolist() == [0, 1, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     width=st.integers(1, 5),
     pushes=st.lists(st.sets(st.integers(0, ROWS - 1)), min_size=1, max_size=6),

@@ -193,7 +193,7 @@ class Reruns(RuleBasedStateMachine):
 
 
 TestReruns = Reruns.TestCase
-TestReruns.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestReruns.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 

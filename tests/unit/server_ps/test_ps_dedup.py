@@ -123,4 +123,4 @@ class AnyMessages(RuleBasedStateMachine):
 
 
 TestAnyMessages = AnyMessages.TestCase
-TestAnyMessages.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyMessages.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -232,7 +232,7 @@ class BadNetwork(RuleBasedStateMachine):
 
 
 TestBadNetwork = BadNetwork.TestCase
-TestBadNetwork.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBadNetwork.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
 PLAN: list[Item] = [

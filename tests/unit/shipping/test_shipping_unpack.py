@@ -262,7 +262,7 @@ def _with_sums(data: bytearray) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(changes=CHANGES, cut=st.integers(0, 2000))
 def test_no_change_to_an_archive_writes_elsewhere_or_fails_otherwise(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], cut: int
@@ -273,7 +273,7 @@ def test_no_change_to_an_archive_writes_elsewhere_or_fails_otherwise(
     _check_safe(gzip.compress(_with_sums(changed)[: len(changed) - cut]), tmp_path_factory)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_no_change_to_the_compressed_bytes_does_either(
     tmp_path_factory: pytest.TempPathFactory, at: int, value: int

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ropewalk.annexes.jax_bridge.norms import SameNorms
+from helpers.late import Late
+
+bridge = Late("ropewalk.annexes.jax_bridge.norms")
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ from ropewalk.annexes.jax_bridge.norms import SameNorms
 def test_one_norm_in_five_steps_in_a_row_is_warned_of_once(
     norms: Sequence[float], warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rng, seen = np.random.default_rng(0), SameNorms()
+    rng, seen = np.random.default_rng(0), bridge.SameNorms()
     with caplog.at_level(logging.WARNING):
         for norm in norms:
             drawn = rng.normal(size=7).astype(np.float32)
