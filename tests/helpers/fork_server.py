@@ -51,6 +51,7 @@ _LIBRARIES = (
 )  # fmt: skip
 # What a task, a command or a program may load; not what loads a framework, nor tests' own tools.
 _NOT_OURS = ("ropewalk.annexes.estimator", "ropewalk.testing", "ropewalk.__main__")
+_END_ORDERLY = ("ropewalk.", "logging", "weakref", "multiprocessing")
 _MAX_REQUEST_BYTES = 1 << 20
 _MOST_DRAWN_BYTES = 64
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -210,6 +211,7 @@ class _Draws:
 
     def __init__(self) -> None:
         self._drawn: dict[Any, Callable[[], Any]] = {}  # a value, and how to draw another
+        self._places: list[tuple[str, str, Any]] = []  # module, name, value
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -232,8 +234,7 @@ class _Draws:
             for module, name, draw in kept:
                 setattr(module, name, draw)
 
-    def names(self) -> list[tuple[str, str, Any]]:
-        """The modules' names that hold a value: (module, name, value)."""
+    def _names(self) -> list[tuple[str, str, Any]]:
         return [
             (where, name, value)
             for where, module in sys.modules.items()
@@ -242,15 +243,18 @@ class _Draws:
             if (drawn := _as_drawn(value)) is not None and drawn in self._drawn
         ]
 
-    def check(self) -> None:
-        """Every value must be where :meth:`draw_anew` finds it."""
-        found = {_as_drawn(value) for _, _, value in self.names()}
+    def find(self) -> None:
+        """Note where every value is, for :meth:`draw_anew`: a fork that looked for them in every
+        module would copy half of the server's memory.
+        """
+        self._places = self._names()
+        found = {_as_drawn(value) for _, _, value in self._places}
         assert found == set(self._drawn), "a module keeps what it drew where no fork can replace it"
 
     def draw_anew(self) -> None:
         """Give this process values of its own."""
         anew = {value: draw() for value, draw in self._drawn.items()}
-        for where, name, value in self.names():
+        for where, name, value in self._places:
             if isinstance(value, np.ndarray):
                 value[:] = np.frombuffer(anew[value.tobytes()], value.dtype)
             else:
@@ -266,17 +270,13 @@ def _as_drawn(value: object) -> int | bytes | str | None:
 
 def _load() -> _Draws:
     draws = _Draws()
-    for name in _LIBRARIES:
-        importlib.import_module(name)
-    _prepare_compiler()
-    with draws.watched():
-        for name in _ours():
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError as error:  # of an extra, which this environment lacks
-                if (error.name or "").startswith("ropewalk"):
-                    raise
-    draws.check()
+    with _own_exit_functions():
+        for name in _LIBRARIES:
+            importlib.import_module(name)
+        _prepare_compiler()
+        with draws.watched():
+            _load_ours()
+    draws.find()
     tasks = os.listdir("/proc/self/task")
     assert len(tasks) == threading.active_count() == 1, "a fork has one thread; so must the server"
     gc.collect()
@@ -284,12 +284,40 @@ def _load() -> _Draws:
     return draws
 
 
-def _ours() -> Iterator[str]:
-    """Every module of ours that needs no framework."""
+@contextlib.contextmanager
+def _own_exit_functions() -> Iterator[None]:
+    """Forget what libraries register in the meantime for the end of the process: they free what
+    the system frees anyway, and copy the server's memory for it.
+    """
+    register, registered = atexit.register, list[tuple[Any, Any, Any]]()
+
+    def noting(function: Any, *arguments: Any, **named: Any) -> Any:
+        registered.append((function, arguments, named))
+        return function
+
+    setattr(atexit, "register", noting)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(atexit, "register", register)  # noqa: B010
+    for function, arguments, named in registered:
+        if str(getattr(function, "__module__", "")).startswith(_END_ORDERLY):
+            register(function, *arguments, **named)
+
+
+def _load_ours() -> None:
+    """Every module of ours that needs no framework, and JAX, since the packages of bridges are
+    looked into.
+    """
     package = importlib.import_module("ropewalk")
     for module in pkgutil.walk_packages(package.__path__, "ropewalk."):
-        if "_bridge" not in module.name and not module.name.startswith(_NOT_OURS):
-            yield module.name
+        if "_bridge" in module.name or module.name.startswith(_NOT_OURS):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:  # of an extra, which this environment lacks
+            if (error.name or "").startswith("ropewalk"):
+                raise
 
 
 def _prepare_compiler() -> None:
