@@ -75,7 +75,9 @@ def build(tmp_path: Path) -> Build:
     return build
 
 
-def _python(*command: str, where: Path, **options: str) -> subprocess.CompletedProcess[str]:
+def _python(
+    *command: str, where: Path, said: str | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": str(where)},
@@ -83,14 +85,14 @@ def _python(*command: str, where: Path, **options: str) -> subprocess.CompletedP
         text=True,
         timeout=110,
         check=False,
-        **options,
+        input=said,
     )
 
 
 def test_a_job_trains_without_any_one_annex(build: Build, tmp_path: Path) -> None:
     houses = {annex: build(annex) for annex in annexes.installed()}
     names = "".join(f"{annex} {house}\n" for annex, house in houses.items())
-    result = _python("-c", PROGRAM, where=tmp_path, input=names)
+    result = _python("-c", PROGRAM, where=tmp_path, said=names)
     said = {annex: (house / "said").read_text() for annex, house in houses.items()}
     assert result.stdout.split() == list(houses), {**said, "": result.stderr}
 

@@ -1,5 +1,6 @@
 """A job whose tasks are containers, each with its parent process: what a fault costs whom."""
 
+import contextlib
 import json
 import os
 import signal
@@ -23,7 +24,6 @@ from ropewalk.core.task import TaskId
 from ropewalk.net.sockets import is_listening
 from ropewalk.net.this_machine import free_ports
 
-# A task that is started for real is a child of its container; one that is forked is the server's.
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 CHIEF, PS0, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
@@ -121,18 +121,25 @@ class Containers:
 
     def kill(self, task: TaskId) -> None:
         """As if the machine had lost power: the container's process and its task."""
-        self._kill(self.running[task])
+        for pid in sorted(
+            self.processes(task)
+        ):  # the container's first: it would start its task again
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.running[task].wait(scaled(10))
 
     def close(self) -> None:
-        for process in self.running.values():
-            if process.poll() is None:
-                self._kill(process)
+        for task in self.running:
+            self.kill(task)
 
-    @staticmethod
-    def _kill(process: subprocess.Popen[Any]) -> None:
-        for pid in [process.pid, *children(process.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        process.wait(scaled(10))
+    def processes(self, task: TaskId) -> set[int]:
+        """A container's process, and the task below it."""
+        return {
+            pid
+            for pid, environment in processes.marked(os.environ[processes.MARK]).items()
+            if json.loads(environment["TF_CONFIG"])["task"]
+            == {"type": task.type, "index": task.index}
+        }
 
 
 def children(pid: int) -> list[int]:
@@ -154,7 +161,6 @@ def start(write_program: Callable[..., str], tmp_path: Path) -> Iterator[Callabl
         each.close()
 
 
-@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
@@ -183,7 +189,6 @@ def test_kills_of_every_role_in_turn_cost_the_killed_containers_alone(
     assert any("starts again here" in log for log in logs)
 
 
-@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tasks", [[PS0], [W0, CHIEF]], ids=["a ps", "a worker, then the chief"])
@@ -255,7 +260,6 @@ def test_a_chief_does_not_wait_for_a_worker_once_another_one_has_failed_for_good
         job.close()
 
 
-@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 def test_a_worker_in_sync_that_is_killed_costs_its_own_container_alone(
@@ -468,7 +472,6 @@ def test_the_status_of_a_pod_gets_a_name_and_a_sentence(
     assert bool(file.read_text()) == bool(said)
 
 
-@pytest.mark.real_start
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 def test_the_port_for_probes_stays_open_while_a_task_is_started_again_in_its_container(
@@ -481,7 +484,7 @@ def test_the_port_for_probes_stays_open_while_a_task_is_started_again_in_its_con
     try:
         wait_until(lambda: "ready at port" in job.log(PS0).read_text(), 60, "the ps")
         assert is_listening(f"127.0.0.1:{port}", scaled(1))
-        for pid in children(job.running[PS0].pid):
+        for pid in job.processes(PS0) - {job.running[PS0].pid}:
             os.kill(pid, signal.SIGKILL)
 
         def serves_again() -> bool:

@@ -64,7 +64,6 @@ def begin(live_pids: LivePids, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         each.stop()
 
 
-@pytest.mark.real_start
 def test_a_ps_that_leaves_early_is_lost_not_done(begin: Callable[..., Job]) -> None:
     """The chief, which would have others take over what it had, is away."""
     job = begin(
@@ -82,7 +81,6 @@ def test_a_ps_that_leaves_early_is_lost_not_done(begin: Callable[..., Job]) -> N
     assert job.end() == 0, job.said
 
 
-@pytest.mark.real_start
 def test_workers_wait_for_a_chief_that_is_started_again_however_long_it_is_away(
     begin: Callable[..., Job],
 ) -> None:

@@ -18,6 +18,8 @@ from ropewalk.core.task import TaskId
 from ropewalk.net.this_machine import free_ports
 from ropewalk.testing import FaultPlan, run_script
 
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 SYNC = """

@@ -55,6 +55,8 @@ _END_ORDERLY = ("ropewalk.", "logging", "weakref", "multiprocessing")
 _MAX_REQUEST_BYTES = 1 << 20
 _MOST_DRAWN_BYTES = 64
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_NAMESPACES = {"mnt": 0x20000, "uts": 0x4000000}  # CLONE_NEWNS, CLONE_NEWUTS
+_MS_BIND, _MS_PRIVATE_ALL = 0x1000, 0x44000
 
 
 # -- the client's side -----------------------------------------------------------------------
@@ -139,7 +141,18 @@ def _connect(address: str) -> socket.socket:
 
 
 class Forked(subprocess.Popen[Any]):
-    """``subprocess.Popen`` for ``[sys.executable, …]``, by a fork of the server."""
+    """``subprocess.Popen`` for ``[sys.executable, …]``, by a fork of the server.
+
+    Args:
+        host: A machine's name, and the file that is its ``/etc/hosts``, for this process and those
+            that it starts.
+    """
+
+    def __init__(
+        self, *arguments: Any, host: tuple[str, str] | None = None, **options: Any
+    ) -> None:
+        self._host = host
+        super().__init__(*arguments, **options)
 
     # The names below are those of CPython's Popen, whose every other method works on top of them.
     returncode: Any
@@ -163,6 +176,8 @@ class Forked(subprocess.Popen[Any]):
             "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
             "env": {**(os.environ if env is None else env), ADDRESS: address},
             "session": bool(start_new_session),
+            "from": os.getpid(),
+            "host": self._host,
             "fds": [0, 1, 2, *pass_fds],
         }
         self._ended = _connect(address)  # until the server tells how the process ended
@@ -416,6 +431,7 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
+    _enter_namespaces(request["from"], request["host"])
     wanted: list[int] = request["fds"]
     above = max(wanted) + 1
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
@@ -432,11 +448,35 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     os.chdir(request["cwd"])
 
 
+def _enter_namespaces(parent: int, host: tuple[str, str] | None) -> None:
+    """Be on the machine on which the parent is, or on one of one's own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(function: Any, *arguments: Any) -> None:
+        if function(*arguments):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    for name, kind in _NAMESPACES.items():
+        theirs = f"/proc/{parent}/ns/{name}"
+        if os.readlink(theirs) != os.readlink(f"/proc/self/ns/{name}"):
+            with open(theirs) as namespace:
+                call(libc.setns, namespace.fileno(), kind)
+    if host is not None:
+        name, hosts = host
+        call(libc.unshare, sum(_NAMESPACES.values()))
+        call(libc.mount, b"none", b"/", None, _MS_PRIVATE_ALL, None)
+        call(libc.mount, os.fsencode(hosts), b"/etc/hosts", None, _MS_BIND, None)
+        socket.sethostname(name)
+
+
 def _run(command: list[str]) -> None:
     """Run ``[-u] -m module …``, ``[-u] -c code …`` or ``[-u] script …`` as ``python`` would."""
     unbuffered = command[0] == "-u"
     command = command[1:] if unbuffered else command
     _open_streams(unbuffered)
+    for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if os.path.exists(customization := os.path.join(folder, "sitecustomize.py")):
+            runpy.run_path(customization)
     del sys.modules["__main__"].__dict__["__file__"]
     if command[0] == "-m":
         sys.path[0] = os.getcwd()

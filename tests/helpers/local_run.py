@@ -35,8 +35,6 @@ while task.get("type") == "chief" and pathlib.Path("away").exists() and time.mon
 class LocalRun:
     """A local job.
 
-    Tasks are kept away only if processes are started for real: ``pytest.mark.real_start``.
-
     Args:
         folder: Where it runs.
         live: Processes of this test, with their environment.

@@ -15,12 +15,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from . import kubelet, processes
+from . import kubelet
 from .clusters import Ended, as_command
+from .fork_server import Forked
 from .manifests import Pod
 from .waiting import scaled
 
-_BEGIN = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
 _NAMESPACES = ("unshare", "--mount", "--uts", "--propagation", "private")
 _PROCESSES = ("--pid", "--fork")
 
@@ -92,8 +92,8 @@ class Running:
         self.processes: dict[str, subprocess.Popen[Any]] = {}
         for each in containers:
             with self._files[each.name].open("wb") as output:
-                self.processes[each.name] = processes.start(
-                    [*_NAMESPACES, *self._begin(each), each.name, *as_command(each.command)],
+                self.processes[each.name] = self._start(
+                    each,
                     cwd=folder,
                     env={
                         **os.environ,
@@ -105,22 +105,27 @@ class Running:
                     stderr=subprocess.STDOUT,
                 )
 
-    def _begin(self, container: Container) -> list[str]:
-        """The command that turns a process with namespaces of its own into a container."""
+    def _start(self, container: Container, **options: Any) -> subprocess.Popen[Any]:
         if container.spec is None:
-            return ["sh", "-c", _BEGIN, str(self._hosts)]
+            host = container.name, str(self._hosts)
+            return Forked(as_command(container.command), host=host, **options)
+        command = [*_NAMESPACES, *self._begin(container, container.spec), container.name]
+        return subprocess.Popen([*command, *as_command(container.command)], **options)
+
+    def _begin(self, container: Container, spec: Mapping[str, Any]) -> list[str]:
+        """The command that turns a process with namespaces of its own into a container."""
         root = self._folder / f"{container.name}-root"
         root.mkdir()
         self._folder.chmod(0o755)  # as an image has it
         claims = _Claims(self._folder)
-        mounts = kubelet.mounts_of(container.spec, files=self._given, claims=claims)
-        security = container.spec["securityContext"]
+        mounts = kubelet.mounts_of(spec, files=self._given, claims=claims)
+        security = spec["securityContext"]
         sandbox = kubelet.Sandbox(
             str(root),
             str(self._hosts),
             str(self._folder),
             self._kernels,
-            container.spec["containers"][0]["workingDir"],
+            spec["containers"][0]["workingDir"],
             tuple(mounts),
             security["runAsUser"],
             security["runAsGroup"],

@@ -22,7 +22,6 @@ from ropewalk.telemetry.catalogue import CATALOGUE, REPORTED
 pytestmark = [
     pytest.mark.scenario,
     pytest.mark.needs("mounts and host names of its own"),
-    pytest.mark.real_start,
     pytest.mark.usefixtures("no_process_left"),
 ]
 STEPS = 300

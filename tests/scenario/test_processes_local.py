@@ -4,13 +4,13 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from helpers import processes
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.states import Phase, State
@@ -198,8 +198,8 @@ def test_in_a_terminal_there_is_a_progress_bar(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ropewalk.launch.cli", "local", write_program(), "150", "0.01"],
+    process = processes.start(
+        [*processes.ROPEWALK, "local", write_program(), "150", "0.01"],
         cwd=tmp_path,
         # The rate is of two heartbeats: many fit into the job, however late its workers join.
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "ROPEWALK_HEARTBEAT_S": "0.1"},

@@ -49,7 +49,6 @@ def test_every_role_ends_in_order(write_program: WriteProgram, tmp_path: Path) -
     assert "(final)" in ended["evaluator:0"].text
 
 
-@pytest.mark.real_start
 def test_a_lost_job_ends_the_others_with_138_and_a_line(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -73,7 +72,6 @@ def test_a_lost_job_ends_the_others_with_138_and_a_line(
     assert ended["ps:0"].code == ExitCode.PEER_LOST
 
 
-@pytest.mark.real_start
 def test_sigterm_at_the_chief_saves_and_ends_all_with_143(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
