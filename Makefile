@@ -108,22 +108,24 @@ bridges-setup: $(BRIDGES_STAMP)  ## install the frameworks of the bridges into .
 
 test-bridges-short: $(BRIDGES_STAMP)  ## of test-bridges what takes a minute or two, as CI runs it
 	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 3 --dist worksteal \
-	    tests/bridges/test_bridges_jax.py tests/bridges/test_bridges_torch.py \
-	    tests/bridges/test_bridges_keras.py tests/bridges/test_bridges_copies.py $(ARGS)
+	    tests/annex/jax_bridge/test_bridges_jax.py tests/annex/torch_bridge/test_bridges_torch.py \
+	    tests/annex/keras_bridge/test_bridges_keras.py tests/bridges/test_bridges_copies.py $(ARGS)
 
 test-bridges: $(BRIDGES_TF_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
-	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 tests/bridges tests/docs/test_docs_pytorch.py $(ARGS)
+	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
+	    tests/bridges tests/annex/*_bridge tests/annex/tensorboard $(ARGS)
 	for backend in torch tensorflow; do \
 	    KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
-	        tests/bridges/test_bridges_keras*.py || exit 1; \
+	        tests/annex/keras_bridge/test_bridges_keras*.py || exit 1; \
 	done
 
-soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real
+soak: $(DEV_STAMP)  ## the long random runs, more examples, every process of a cluster started for real, and the tests without each annex
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)
-	TEST_REAL_START=1 $(BIN)/python -m pytest $(XDIST) tests/scenario tests/fault $(ARGS)
+	TEST_REAL_START=1 $(BIN)/python -m pytest $(XDIST) tests/scenario tests/fault tests/annex $(ARGS)
+	$(BIN)/python tools/without_annex.py -- $(XDIST)
 
 chaos: $(DEV_STAMP)  ## random faults on jobs whose parameter servers have replicas; CHAOS_FAULTS, CHAOS_SEED, CHAOS_LOAD
-	CHAOS_FAULTS=$(or $(CHAOS_FAULTS),70) $(BIN)/python -m pytest -m soak tests/fault/test_fault_chaos.py $(ARGS)
+	CHAOS_FAULTS=$(or $(CHAOS_FAULTS),70) $(BIN)/python -m pytest -m soak tests/annex/replication/test_fault_chaos.py $(ARGS)
 
 coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own processes run
 	COVERAGE_CORE=$(COVERAGE_CORE) $(BIN)/python -m pytest $(XDIST) \

@@ -25,6 +25,7 @@ from helpers import ambient, failures, processes, tools
 from helpers.fork_server import FORKING
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
+from ropewalk.core import annexes
 
 ambient.forget(os.environ)
 
@@ -47,8 +48,9 @@ settings.load_profile(
 )
 
 _TESTS = Path(__file__).parent
-_BRIDGES = _TESTS / "bridges"
-_LONG = ("scenario", "fault", "docs", "contract")  # folders
+_BRIDGES = "test_bridges_"  # how their files begin
+_LONG = ("scenario", "fault", "docs", "contract")  # folders, and those of an annex by their names
+_LONG_OF_AN_ANNEX = ("test_processes_", "test_fault_", "test_contract_", "test_jobs_")
 _NEEDING = "--needing-more-than"
 _SOAK_FACTOR = 25
 _increased: set[int] = set()
@@ -121,16 +123,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     All tests of the bridges are marked, and import their frameworks; a file without a need has no
     test that needs something.
     """
-    if collection_path == _BRIDGES and "not bridges" in config.getoption("markexpr"):
-        return True if not any("bridges" in each for each in config.args) else None
+    if collection_path.name.startswith(_BRIDGES) and "not bridges" in config.getoption("markexpr"):
+        return True if not any("bridge" in each for each in config.args) else None
     if config.getoption(_NEEDING) is None or collection_path.suffix != ".py":
         return None
     return ".needs(" not in collection_path.read_text() or None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a tool that is not here, unless it is skipped for a reason of its own."""
+    """Skip what needs a tool or an annex that is not here, unless it is skipped anyway."""
     tools.skip_unless_met(item)
+    for mark in item.iter_markers("annex"):
+        for name in set(mark.args) - set(annexes.installed()):
+            pytest.skip(f"needs the annex {name}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -168,7 +173,9 @@ def _deal_out(items: list[pytest.Item], workers: int) -> None:
     long: dict[Path, list[pytest.Item]] = {}
     short: list[pytest.Item] = []
     for item in items:
-        is_long = item.path.relative_to(_TESTS).parts[0] in _LONG
+        is_long = item.path.relative_to(_TESTS).parts[0] in _LONG or item.path.name.startswith(
+            _LONG_OF_AN_ANNEX
+        )
         (long.setdefault(item.path, []) if is_long else short).append(item)
     size = -(-len(items) // workers)
     files, dealt = list(long.values()), []

@@ -6,6 +6,6 @@ leads, in **epochs**: each of its configurations has a higher one than that befo
 protocols is primary-backup with a configuration manager (PacificA: Lin et al., MSR-TR-2008-25).
 
 ``configuration`` has the chief's decisions about one share, ``replica`` those of a ps. Both are
-what the code runs and what ``tests/helpers/replication_model.py`` searches exhaustively. ``shares``
+what the code runs and what ``tests/helpers/replication/model.py`` searches exhaustively. ``shares``
 has the chief's decisions about all of them, ``balancing`` which one is to move.
 """

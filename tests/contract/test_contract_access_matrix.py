@@ -27,7 +27,6 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
-from ropewalk.annexes.replication.server.share import ReplicatedShare
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import Lead
 from ropewalk.collectives.server import CollectiveServer
@@ -38,7 +37,7 @@ from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, ses
 from ropewalk.server.chief.server import ChiefServer
 from ropewalk.server.ps.server import PsServer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.annex("moments", "replication", "service")]
 
 JOB = "mnist"
 MODES = ["local", "token", "mtls"]
@@ -194,6 +193,8 @@ class Cluster:
 
     def _ps(self, *, has_chief: bool) -> PsServer:
         """A ps with all calls and services, which leads its share."""
+        from ropewalk.annexes.replication.server.share import ReplicatedShare
+
         task = TaskId("ps", 0)
         settings = self.way.settings("ps").model_copy(update={"ps_replicas": 2})
         server = PsServer(task, settings, has_chief=has_chief)

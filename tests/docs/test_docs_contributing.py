@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.pages import ROOT
-from ropewalk.annexes import jobfile
 from ropewalk.core.report import TaskReport
 from ropewalk.core.rules import built_in as folder
 from ropewalk.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
@@ -67,7 +66,10 @@ def test_the_optimizer_constructs_it(signum: type[UpdateRule]) -> None:
     )
 
 
+@pytest.mark.annex("jobfile")
 def test_a_file_and_a_line_make_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ropewalk.annexes import jobfile
+
     (tmp_path / "tmux.py").write_text(LAUNCHER)
     monkeypatch.setattr(jobfile, "__path__", [*jobfile.__path__, str(tmp_path)])
     (line,) = re.findall(r'`"tmux": "(.*)"`', PAGE)

@@ -12,11 +12,8 @@ import pytest
 
 from helpers.digests import digest_of
 from helpers.mapped_memory import resident_bytes
-from helpers.replication import FOLLOWER, Link
 from helpers.rules import Adam
 from helpers.tables import DIM, F32, INITIALIZER, RULE, gradients, on_disk, table
-from ropewalk.annexes.replication.server.follower import Follower
-from ropewalk.annexes.replication.server.joining import copy_store
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
@@ -249,10 +246,15 @@ def test_what_is_on_disk_is_counted_and_shown(tmp_path: Path) -> None:
 # -- followers -------------------------------------------------------------------------------
 
 
+@pytest.mark.annex("replication")
 @pytest.mark.parametrize("follows_on_disk", [True, False])
 def test_a_follower_has_a_folder_of_its_own_or_all_rows_in_memory(
     tmp_path: Path, follows_on_disk: bool
 ) -> None:
+    from helpers.replication.stores import FOLLOWER, Link
+    from ropewalk.annexes.replication.server.follower import Follower
+    from ropewalk.annexes.replication.server.joining import copy_store
+
     leader = make_store(tmp_path / "leader")
     folder = tmp_path / "follower" if follows_on_disk else ""
     follower = make_store(folder, index=1)

@@ -10,7 +10,6 @@ import pytest
 from helpers.tables import DIM, F32, gradients, table
 from ropewalk.annexes.embedding.readers.followed_rows import FollowRequest, Position
 from ropewalk.annexes.embedding.server.readers import Readers
-from ropewalk.annexes.moments.server.cuts import ShareCuts
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
@@ -47,6 +46,8 @@ def training(
 
 
 def cut_rows(store: Store, number: int, reader: Incarnation) -> None:
+    from ropewalk.annexes.moments.server.cuts import ShareCuts
+
     """Take a cut of the rows that a reader has named; with no workers it is taken at once."""
 
     def rows() -> Sequence[Array]:
@@ -135,7 +136,10 @@ def test_what_is_followed_counts_as_memory_of_the_ps_and_gives_way() -> None:
             asked(store, "w", Position())
 
 
+@pytest.mark.annex("moments")
 def test_rows_of_a_cut_are_those_of_its_moment() -> None:
+    from ropewalk.annexes.moments.server.cuts import ShareCuts
+
     store, session = training(ARRAY, table("t"))
     entries = [
         LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS),
@@ -160,7 +164,10 @@ def test_rows_of_a_cut_are_those_of_its_moment() -> None:
         assert store.part(ShareCuts).kept(2, READER).take_rows()[1].tolist() == now[0].tolist()
 
 
+@pytest.mark.annex("moments")
 def test_rows_of_a_cut_that_is_over_or_of_another_reader_are_not_kept() -> None:
+    from ropewalk.annexes.moments.server.cuts import ShareCuts
+
     store, _ = training(ARRAY)
     layout = compile_layout(store.table, [LayoutEntry("w", 0, Operation.PULL, Encoding.ROWS)])
     with store.part(Readers).session(READER) as wanted:

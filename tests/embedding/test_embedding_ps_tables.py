@@ -7,10 +7,6 @@ import pytest
 
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
-from ropewalk.annexes.replication.server.follower import Follower
-from ropewalk.annexes.replication.server.posting import StoreRecords
-from ropewalk.annexes.replication.server.record_codec import RecordDecoder, RecordEncoder
-from ropewalk.annexes.replication.server.records import BlockUpdated, Record
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import as_bytes
@@ -248,8 +244,14 @@ def test_a_step_beyond_what_a_row_can_note_counts_as_the_last_one() -> None:
     session.step(Step(gradients(t=(EXTREMES, np.ones((EXTREMES.size, DIM), np.float32)))))
 
 
+@pytest.mark.annex("replication")
 def test_a_record_of_a_push_makes_the_same_bits_in_a_table_with_the_same_rows() -> None:
     """It is the record of any push: keys stand where arrays have numbers of rows."""
+    from ropewalk.annexes.replication.server.follower import Follower
+    from ropewalk.annexes.replication.server.posting import StoreRecords
+    from ropewalk.annexes.replication.server.record_codec import RecordDecoder
+    from ropewalk.annexes.replication.server.records import BlockUpdated
+
     definition = table(max_rows=30, admission=Chance(0.7), evicts="least_recent")
     store, session = training(definition)
     [block] = store.table.tables()
@@ -296,10 +298,12 @@ class _Collecting:
     shares_memory = False
 
     def __init__(self, sent: list[tuple[pb.Record, bytes]]) -> None:
+        from ropewalk.annexes.replication.server.record_codec import RecordEncoder
+
         self._sent = sent
         self._encoder = RecordEncoder()
 
-    def send(self, position: int, record: Record) -> None:
+    def send(self, position: int, record: Any) -> None:
         message, arrays = self._encoder.encode(position, record)
         self._sent.append((message, b"".join(array.tobytes() for array in arrays)))
 

@@ -9,7 +9,6 @@ import pytest
 
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
-from ropewalk.annexes.replication.moves import Servers
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.reports import ShareLeader
@@ -264,7 +263,10 @@ def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
         server.stop(grace_s=0)
 
 
+@pytest.mark.annex("replication")
 def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> None:
+    from ropewalk.annexes.replication.moves import Servers
+
     servers = Servers()
     with pytest.raises(ConfigurationError, match="start it with ROPEWALK_PS_SHARES"):
         servers.scale(3, replicas=1, shares=0)
@@ -293,7 +295,10 @@ def test_a_task_that_reports_much_leaves_the_others_in_the_status() -> None:
     assert status.tasks[1].report == TaskReport(steps=7)
 
 
+@pytest.mark.annex("replication")
 def test_a_ps_for_which_there_can_be_no_share_does_not_come() -> None:
+    from ropewalk.annexes.replication.moves import Servers
+
     servers = Servers()
     servers.check(TaskId("ps", 500))  # the chief does not know yet how many there are
     servers.shares = 4
@@ -319,7 +324,10 @@ def test_a_task_that_is_refused_again_and_again_writes_one_line(
         server.stop(grace_s=0)
 
 
+@pytest.mark.annex("replication")
 def test_a_ps_comes_to_a_chief_that_leads_and_to_no_other_job() -> None:
+    from ropewalk.annexes.replication.moves import Servers
+
     settings = SETTINGS.model_copy(update={"ps_shares": 4})
     server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings, job_id="job-a")
     server.start("127.0.0.1:0")

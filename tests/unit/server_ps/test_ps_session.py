@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from helpers.waiting import wait_until
-from ropewalk.annexes.replication.server.follower import Follower
-from ropewalk.annexes.replication.server.posting import StoreRecords
-from ropewalk.annexes.replication.server.records import Record
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import (
     LimitExceededError,
@@ -286,15 +283,18 @@ class Silent:
     shares_memory = False
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        from ropewalk.annexes.replication.server.follower import Follower
+        from ropewalk.annexes.replication.server.posting import StoreRecords
+
+        self._records = store.part(StoreRecords)
         self._position = 0
-        store.part(StoreRecords).attach(Follower(FOLLOWER, self))
-        store.part(StoreRecords).stream.need([FOLLOWER])
+        self._records.attach(Follower(FOLLOWER, self))
+        self._records.stream.need([FOLLOWER])
 
     def lead_in(self, epoch: int) -> None:
         pass
 
-    def send(self, position: int, record: Record) -> None:
+    def send(self, position: int, record: Any) -> None:
         self._position = position
 
     def read(self, timeout_s: float) -> None:
@@ -307,9 +307,10 @@ class Silent:
         pass
 
     def acknowledge(self) -> None:
-        self._store.part(StoreRecords).stream.acknowledge(self, self._position)
+        self._records.stream.acknowledge(self, self._position)
 
 
+@pytest.mark.annex("replication")
 @pytest.mark.parametrize(
     ("pull", "before"),
     [((), []), (("a",), ["begin"]), (("large",), ["begin", f"write {4 * LARGE}"])],
