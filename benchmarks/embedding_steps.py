@@ -16,6 +16,7 @@ from rich.table import Table
 from benchmarks.cases import LEARNING_RATE, SPARSE
 from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
+from ropewalk.annexes.embedding.keyed.index_arrays import mixed
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
@@ -27,7 +28,6 @@ from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.tables import TableOptions
 from ropewalk.core.wire.steps import Operation
 from ropewalk.engine import rows
-from ropewalk.engine.keyed.hashing import mixed
 
 BATCH, WIDTH, ROWS, FEATURES = 106_496, 16, 1_000_000, 26
 RULE = Adagrad(learning_rate=LEARNING_RATE["adagrad"])

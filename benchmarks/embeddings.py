@@ -30,6 +30,12 @@ from ropewalk.annexes.embedding.features.row_cache import (
     TrainedLookup,
     TrainedRows,
 )
+from ropewalk.annexes.embedding.keyed.definition import TableDefinition
+from ropewalk.annexes.embedding.keyed.distinct import distinct
+from ropewalk.annexes.embedding.keyed.index import KeyIndex
+from ropewalk.annexes.embedding.keyed.index_arrays import mixed
+from ropewalk.annexes.embedding.keyed.row_store import counts_of
+from ropewalk.annexes.embedding.keyed.table import KeyedTable, prepare
 from ropewalk.client.ps.distinct_rows import DistinctRows
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
@@ -42,12 +48,6 @@ from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.core.rules.tables import Sightings, TableOptions
 from ropewalk.core.rules.update_rules import UpdateRule
-from ropewalk.engine.keyed.definition import TableDefinition
-from ropewalk.engine.keyed.distinct import distinct
-from ropewalk.engine.keyed.hashing import mixed
-from ropewalk.engine.keyed.index import KeyIndex
-from ropewalk.engine.keyed.row_states import counts_of
-from ropewalk.engine.keyed.table import KeyedTable, prepare
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
 WIDTH = 16

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import annexes
 from ..core.arrays.dtypes import DType
 from ..core.process.loading import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _Key = tuple[str, DType]
 _importing = threading.Lock()
-_BYTES, _WORDS, _INTEGERS = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.int64)
+_BYTES, _INTEGERS = np.dtype(np.uint8), np.dtype(np.int64)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # Row kernel -> dtypes it is compiled for.
 ROW_KERNELS: dict[str, tuple[DType, ...]] = {
@@ -39,25 +40,6 @@ ROW_KERNELS: dict[str, tuple[DType, ...]] = {
     "sum_rows": _FLOATS,
     "deduplicate_bitmap": (_INTEGERS,),
     "deduplicate_radix": (_INTEGERS,),
-}
-# The same of the kernels of growing tables, in ``keyed/``.
-KEYED_KERNELS: dict[str, tuple[DType, ...]] = {
-    "find_keys": (_INTEGERS,),
-    "count_segments": (_INTEGERS,),
-    "insert_keys": (_INTEGERS,),
-    "remove_keys": (_INTEGERS,),
-    "move_entries": (_INTEGERS,),
-    "distinct_keys": (_INTEGERS,),
-    "divide_keys": (_INTEGERS,),
-    "join_keys": (_INTEGERS,),
-    "mark_rows": (_WORDS,),
-    "touch_rows": (_WORDS,),
-    "kth_smallest": (_WORDS,),
-    "draw_rows": _FLOATS,
-    "square_rows": _FLOATS,
-    "adam_rows": _FLOATS,
-    "rowwise_adagrad": _FLOATS,
-    "group_ftrl": _FLOATS,
 }
 
 
@@ -178,7 +160,9 @@ class KernelLibrary:
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""
         updates = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}
-        rows = ROW_KERNELS | KEYED_KERNELS
+        rows = dict(ROW_KERNELS)
+        for brought in annexes.at("kernels"):
+            rows |= brought.KERNELS
         wanted: list[tuple[UpdateFunction | str, DType]] = [
             *((kernel, dtype) for kernel in updates.values() for dtype in _FLOATS),
             *((name, dtype) for name, dtypes in rows.items() for dtype in dtypes),
@@ -254,13 +238,13 @@ def _source(wanted: UpdateFunction | str, dtype: DType) -> tuple[Callable[..., A
     """Find a kernel before it is compiled, and the types of its arguments."""
     with _importing, quick_loading():  # not at the top: these import Numba
         from . import jit, row_kernels
-        from .keyed import index_kernels, key_kernels, value_kernels
 
-    if not isinstance(wanted, str):
-        return wanted.function, jit.update_arguments(dtype)
-    rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
-    rows |= key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
-    function, arguments = rows[wanted]
+        if not isinstance(wanted, str):
+            return wanted.function, jit.update_arguments(dtype)
+        kernels = dict(row_kernels.ROW_FUNCTIONS)
+        for brought in annexes.at("kernels") if wanted not in kernels else ():
+            kernels |= brought.functions()
+    function, arguments = kernels[wanted]
     return function, arguments(dtype)
 
 

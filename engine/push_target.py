@@ -3,14 +3,15 @@ them.
 
 A push that is repeated after a broken connection finds its mark in ``applied`` and is skipped;
 readers see all of a push to such shards or nothing of it. ``block.py`` has arrays, one after the
-other in one memory; ``keyed/block.py`` has one part of a table whose rows are found by key.
+other in one memory; rows that are found by key are of an annex (``annexes/embedding/keyed``).
 """
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,15 @@ from ..core.task import Incarnation, TaskId
 from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
 from ..core.wire.steps import MemoryLocation, Operation
 from .row_changes import ChangeMark, RowChanges
+
+if TYPE_CHECKING:
+    from ..core.checkpoint import CheckpointReader
+
+FREE = 2**32 - 1
+"""Step of a place that has no row, in the column ``last`` of rows by key."""
+
+SLOT = "slot/"
+"""In front of a slot's name, where it is a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +260,12 @@ class PushTarget(ABC):
 
 
 class RowsByKey(PushTarget):
-    """A part of a table whose rows are found by key."""
+    """A part of a table whose rows are found by key.
+
+    A row has a place, which it keeps while it lives, and at it an element of each column: its key
+    (``keys``), values (``values``), slots, number of pushes (``counts``) and the step of the last
+    one (``last``; ``FREE``: there is no row).
+    """
 
     @abstractmethod
     def read(self, keys: Array, room: Array | None = None) -> Array:
@@ -277,7 +292,48 @@ class RowsByKey(PushTarget):
             keys: int64, shape ``(n,)``. May repeat.
 
         Returns:
-            Shape ``(n, state_elements)``; see ``engine/keyed/row_states.py``.
+            Shape ``(n, state_elements)``: values, slots in their order, and the count's bits.
+        """
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, Array]:
+        """Columns by name: memory of all places that were ever used, no copy."""
+
+    @abstractmethod
+    def copied_rows(self, places: Array) -> Mapping[str, Array]:
+        """Copy the rows at these places, of those that have one, by column.
+
+        Args:
+            places: int64, shape ``(n,)``, each below :meth:`places` and once.
+        """
+
+    @abstractmethod
+    def state(self) -> Mapping[str, Array]:
+        """Return what decides beside the rows, by name."""
+
+    @abstractmethod
+    def note_copied(self, places: Array) -> None:
+        """Note that the rows of these places are copied now: they may be on disk."""
+
+    def fetch_copied(self, places: Array | range) -> None:
+        """Have rows come from disk that will be copied: here none are there. Without the lock.
+
+        Args:
+            places: Places of the rows: int64, shape ``(n,)``, or neighbouring ones.
+        """
+
+    @abstractmethod
+    def restore(self, reader: "CheckpointReader", check: Callable[[], None]) -> bool:
+        """Load the rows of a checkpoint, if it has the table; returns whether it does.
+
+        Args:
+            reader: The checkpoint.
+            check: Called for each piece; raises to give up.
+
+        Raises:
+            CheckpointError: The checkpoint has another table of this name, or is damaged.
+            LimitExceededError: There is no room for its rows.
         """
 
     @abstractmethod
@@ -289,7 +345,7 @@ class RowsByKey(PushTarget):
         """Remove rows, and write others as they were copied from another replica.
 
         Args:
-            columns: Columns by name as in ``engine.keyed.row_store.RowStore.columns``.
+            columns: Columns by name as in :attr:`columns`.
             removed: int64: keys whose rows are removed first.
 
         Raises:

@@ -7,18 +7,20 @@ because they are sorted by ps.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...core import annexes
 from ...core.arrays.buffers import BufferPools
 from ...core.arrays.copying import copy_into
-from ...core.arrays.dtypes import Array, as_bytes
+from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
+from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from ...engine.rows import deduplicate, sum_duplicates
 from .definer import PlacedVariable
 
@@ -246,18 +248,84 @@ def _distinct_keys(
     wanted: Sequence[tuple[str, Array]], num_ps: int, memory: BufferPools
 ) -> list[DistinctRows]:
     """Find the distinct keys of tables that are cut over as many ps, all tables together."""
-    from ...engine.keyed.distinct import distinct_by_ps  # a worker without tables never loads it
-    from ...engine.keyed.index import as_keys
-
-    keys = [as_keys(name, ids) for name, ids in wanted]
+    keyed = annexes.the("keyed.distinct", "embedding", f"table {wanted[0][0]!r}")
+    keys = [keyed.as_keys(name, ids) for name, ids in wanted]
     sizes = [part.size for part in keys]
     own = memory.take_array((sum(sizes),), np.dtype(np.int64))
     np.concatenate(keys, out=own)
     rows, start = [], 0
-    for part in distinct_by_ps(own, sizes, num_ps, memory):
+    for part in keyed.distinct_by_ps(own, sizes, num_ps, memory):
         ids = own[start : start + part.inverse.size]
         # Of one part they stand in the order in which they came.
         same = num_ps == 1 and part.unique.size == ids.size
         rows.append(DistinctRows(ids, part.unique, None if same else part.inverse, part.bounds))
         start += ids.size
     return rows
+
+
+# -- Requests for rows of variables and tables: the ps to ask, and the place of each row -------
+
+Rows = tuple[Array, Array | None]
+"""(the distinct rows, shape ``(count, elements of a row)``; int64, shape ``(n,)``: which of them
+belongs to each id. None: one after the other)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Rows of one variable that a pull asks for.
+
+    Attributes:
+        placed: The variable, or table.
+        distinct: Numbers of the rows, each once.
+        out: Array of shape ``(distinct rows, elements of a row)``, to be filled.
+        with_state: Whether each row comes with its slots and count, of a table.
+    """
+
+    placed: PlacedVariable
+    distinct: DistinctRows
+    out: Array
+    with_state: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the variable."""
+        return self.placed.definition.name
+
+
+@dataclass(slots=True)
+class _Pull:
+    numbers: list[Array]
+    into: list[memoryview]
+
+
+def row_pulls(
+    wanted: tuple[WantedRows, ...], layouts: Mapping[int, WireLayout], global_step: int
+) -> tuple[dict[int, StepRequest], dict[int, PullTarget]]:
+    """Make one request per ps, for the rows of all variables; a ps without any of them is not
+    asked.
+
+    Args:
+        wanted: Rows to pull, in the order of the layouts.
+        layouts: Layouts of a pull of rows of these variables, by ps.
+        global_step: Last global step seen.
+    """
+    pulls: dict[int, _Pull] = {ps: _Pull([], []) for ps in layouts}
+    for table in wanted:
+        for ps, shard in table.placed.shards:
+            low, high, numbers = table.distinct.of_shard(shard)
+            pulls[ps].numbers.append(numbers)
+            pulls[ps].into.append(as_bytes(table.out[low:high]))
+    asked = {
+        ps: pull for ps, pull in pulls.items() if any(numbers.size for numbers in pull.numbers)
+    }
+    requests = {
+        ps: StepRequest(
+            pull=layouts[ps],
+            pull_rows=pull.numbers,
+            answer_bytes=total_bytes(pull.into),
+            global_step=global_step,
+        )
+        for ps, pull in asked.items()
+    }
+    return requests, {ps: PullTarget(pull.into) for ps, pull in asked.items()}

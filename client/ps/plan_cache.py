@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 from ...core.arrays.dtypes import DType
 from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireFormat, WireLayout
 from .definer import PlacedVariable
+from .distinct_rows import WantedRows
 from .pull_plans import PullPlan, plan_pull
 from .push_plans import PushedVariable, PushPlan, plan_push
-from .row_pulls import WantedRows
 from .step import PsPeer, Write
 
 _KEPT_PLANS = 64

@@ -1,6 +1,6 @@
 """Update rules that look at whole rows: they run on growing tables alone.
 
-As data and formula, like those of ``built_in``; ``engine/keyed/row_rules.py`` carries them out.
+As data and formula, like those of ``built_in``; ``annexes/embedding/keyed`` carries them out.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Options of a table whose rows are found by key: which keys get a row, and which rows go.
 
-``engine/keyed`` carries them out. A table is a variable of shape ``(max_rows, dim)`` that has these
-options: its rows are not numbered, and there are at most so many.
+``annexes/embedding/keyed`` carries them out. A table is a variable of shape ``(max_rows, dim)``
+that has these options: its rows are not numbered, and there are at most so many.
 """
 
 import math

@@ -146,9 +146,9 @@ class Encoding(StrEnum):
     """The encoding of a shard's values in a payload.
 
     ``ROWS``: some rows, with their numbers. ``KEYS``: some rows of a table, with their keys, which
-    are any int64. ``STATES``: the same, each row with its slots and its number of pushes
-    (``engine/keyed/row_states.py``); for pulls alone. ``ELEMENTS``: some elements of a gradient
-    that is zero elsewhere, with their numbers; an update rule sees the whole gradient.
+    are any int64. ``STATES``: the same, each row with its slots and its number of pushes; for pulls
+    alone. ``ELEMENTS``: some elements of a gradient that is zero elsewhere, with their numbers; an
+    update rule sees the whole gradient.
     """
 
     DENSE = "dense"

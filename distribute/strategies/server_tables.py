@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
 
-from ...client.ps.ahead import PushWatcher
+from ...client.ps.row_lookups import PushWatcher
 from ...client.ps.step import Write
 from ...cluster.roles import EVALUATOR
 from ...core.arrays.dtypes import Array, DType

@@ -76,7 +76,7 @@ class TableRows:
 
         Returns:
             (what :meth:`lookup_rows` returns; the same for ``states``, whose rows are those of
-            ``engine/keyed/row_states.py``)
+            ``RowsByKey.read_states``)
         """
         return self.lookup_rows(wanted), []
 

@@ -1,8 +1,9 @@
 """The blocks that shards are in: how they are grouped, numbered, and where their memory is."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
+from ...core import annexes
 from ...core.arrays.dtypes import DType
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardDefinition
@@ -61,7 +62,8 @@ class BlockMaker:
 
     def _new_block(self, shards: Sequence[ShardDefinition], number: int) -> PushTarget:
         if shards[0].variable.table is not None:
-            return self._new_table(shards[0], number)
+            block: RowsByKey = row_blocks(shards[0]).new_block(shards[0], number, self._folder)
+            return block
         return Block(shards, self._arena(shards), number)
 
     def _arena(self, shards: Sequence[ShardDefinition]) -> Arena | None:
@@ -70,19 +72,14 @@ class BlockMaker:
         needs = num_bytes >= _NEEDS_HUGE_PAGES_BYTES and not self._has_huge_pages
         return None if needs else self.arena
 
-    def _new_table(self, shard: ShardDefinition, number: int) -> RowsByKey:
-        # A ps without tables never loads these.
-        if not (shard.file_bytes and self._folder):
-            from ...engine.keyed.block import KeyedBlock
 
-            return KeyedBlock(shard, number)
-        from ...engine.keyed.disk_block import BlockOnDisk
-        from ...engine.keyed.row_file import RowFile
+def row_blocks(shard: ShardDefinition) -> Any:
+    """Load the annex that makes blocks of rows by key: a ps without such tables never does.
 
-        def create(num_bytes: int) -> RowFile:
-            return RowFile.create(Path(self._folder), num_bytes, shard.variable.name)
-
-        return BlockOnDisk(shard, number, create, RowFile.page_bytes)
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return annexes.the("row_blocks", "embedding", f"table {shard.variable.name!r}")
 
 
 def _create_slab(num_bytes: int) -> SharedSegment:

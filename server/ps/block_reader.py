@@ -12,15 +12,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ...core.arrays.dtypes import Array, DType, as_bytes
 from ...core.checkpoint.manifest import SavedShard
+from ...core.checkpoint.reader import STATE
 from ...core.checkpoint.tensor_file import TensorSpec
 from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
+from ...engine.push_target import RowsByKey, UpdatePart
 
 LOCKED_BYTES = 512 * 1024
 """Bytes that are copied at a time under the lock of a block: 0.1 ms."""
@@ -299,3 +302,148 @@ def _tensors(
         planned("", block.dtype),
         *(planned(slot, block.compute_dtype) for slot in slots),
     ]
+
+
+# -- rows by key -----------------------------------------------------------------------------
+# A part of a table is saved by places and not by rows, since how many rows are there changes while
+# they are copied: the columns of places ``[start, stop)``, in which free ones are marked. Rows keep
+# their places while they live, so a copy has every row that is there all the time; one that is made
+# in a place beyond those that were used at the beginning comes with the next checkpoint. Places are
+# copied some at a time under the table's lock, each row with its slots.
+
+_MOST_KEPT_BYTES = 64 << 20
+"""A larger table is not kept for a cut: a push would stand while all of it is copied."""
+
+
+class TableCopy(BlockReader):
+    """A part of a table that is to be saved, planned at one moment.
+
+    Args:
+        block: The part.
+        most: Bytes of a piece's columns together.
+        most_kept: Bytes of a table that is kept at the moment before a push changes it.
+
+    Attributes:
+        planned_state: The first of the arrays: what decides about rows.
+        state: Arrays of the state.
+        version: Version of the part at that moment.
+        applied: Marks of pushes at that moment.
+        moment: Position of the changes at that moment, if they are noted; else 0.
+        shard: Definition of the part.
+        used: Places that had been used.
+        row_bytes: Bytes of a row.
+        step: Rows of a piece.
+        is_kept: Whether a push has kept the rows before it changed them.
+    """
+
+    def __init__(self, block: RowsByKey, most: int, most_kept: int = _MOST_KEPT_BYTES) -> None:
+        self.block = block
+        [self.shard] = block.shards
+        self.part = self.shard.part
+        with block.lock:
+            self.state = dict(block.state())
+            columns = block.columns
+            self.version = self.updates = int(block.versions[0])
+            self.applied = dict(block.applied)
+            changes = block.changes.get(0)
+            self.moment = changes.advance() if changes is not None else 0
+        self._kept: dict[int, list[Array]] = {}  # by the first place
+        self._most_kept = most_kept
+        self._next = 0  # places before it are read
+        self.is_kept = False
+        self.used = columns["keys"].shape[0]
+        self.row_bytes = sum(column[:1].nbytes for column in columns.values()) if self.used else 1
+        self.step = max(1, most // self.row_bytes)
+        label = self.shard.label
+        self.planned_state = [
+            self.planned_array(f"{STATE}{name}", f"{label}:{STATE}{name}", array, 0, len(array))
+            for name, array in self.state.items()
+        ]
+
+    def planned_array(
+        self, column: str, name: str, like: Array, start: int, rows: int
+    ) -> PlannedTensor:
+        """Plan an array of so many rows that are as those of another one."""
+        spec = TensorSpec(name, (rows, *like.shape[1:]), like.dtype)
+        return PlannedTensor(self.shard, column, spec, start, rows)
+
+    @cached_property
+    def planned(self) -> list[PlannedTensor]:
+        """Arrays that are read, in order."""
+        label, columns = self.shard.label, self.block.columns
+        return self.planned_state + [
+            self.planned_array(name, f"{label}[{start}:{stop}]:{name}", column, start, stop - start)
+            for start, stop in self._tiles()
+            for name, column in columns.items()
+        ]
+
+    def read(self, memory: Array) -> Iterator[Iterator[memoryview]]:  # noqa: ARG002 - rows are copied by column
+        """See :meth:`BlockReader.read`."""
+        return parts_of(self.arrays())
+
+    def saved(self, number: int) -> list[SavedShard]:
+        """See :meth:`BlockReader.saved`."""
+        return [SavedShard(self.shard, self.version, self.updates, number)]
+
+    def arrays(self) -> Iterator[Array]:
+        """Yield copies of the arrays, in order."""
+        yield from self.state.values()
+        for start, stop in self._tiles():
+            copied = self._copied(start, stop) if not self.is_kept else []
+            with self.block.lock:
+                self._next = stop
+                kept = self._kept.pop(start, copied)
+            yield from kept
+
+    def keep(self, _: Sequence[UpdatePart]) -> int:
+        """Copy all that is not read, before a push changes rows; the number of bytes copied.
+
+        The caller locks the block. A push may move rows, so that it does not matter which ones it
+        names.
+        """
+        if self.is_kept or not self.is_of_one_moment:
+            return 0
+        self.is_kept = True
+        columns = self.block.columns
+        for start, stop in self._tiles():
+            if start >= self._next:
+                self.block.note_copied(np.arange(start, stop))
+                self._kept[start] = [column[start:stop].copy() for column in columns.values()]
+        return sum(array.nbytes for arrays in self._kept.values() for array in arrays)
+
+    @property
+    def is_of_one_moment(self) -> bool:
+        """Whether a push keeps rows before it changes them; a larger table changes meanwhile."""
+        return bool(self.used * self.row_bytes <= self._most_kept)
+
+    def planned_columns(self) -> dict[str, Array]:
+        """Return the columns as they were planned, none of which was read.
+
+        The caller locks the block, unless a push has kept them.
+        """
+        columns = {name: column[: self.used] for name, column in self.block.columns.items()}
+        if not self._kept:
+            return columns
+        kept = zip(*(self._kept[start] for start, _ in self._tiles()), strict=True)
+        return {name: np.concatenate(pieces) for name, pieces in zip(columns, kept, strict=True)}
+
+    def drop(self) -> None:
+        """Keep nothing any more: nobody reads the rows. The caller locks the block."""
+        self.is_kept, self._kept = True, {}
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self.used, self.step):
+            yield start, min(start + self.step, self.used)
+
+    def _copied(self, start: int, stop: int) -> list[Array]:
+        self.block.fetch_copied(range(start, stop))
+        with self.block.lock:
+            columns = self.block.columns
+        copies = [np.empty_like(column[start:stop]) for column in columns.values()]
+
+        def copy_places(part: slice) -> None:
+            for copy, column in zip(copies, columns.values(), strict=True):
+                copy[part] = column[start:stop][part]
+
+        copy_in_parts(self.block.lock, stop - start, self.row_bytes, copy_places)
+        return copies

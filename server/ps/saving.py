@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...core.arrays.memory_pool import present_buffer
 from ...core.checkpoint.directory import checkpoint_name
@@ -20,12 +19,15 @@ from ...core.checkpoint.storage import open_model_dir
 from ...core.checkpoint.tensor_file import TensorFileWriter
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
-from ...engine.push_target import RowsByKey
-from .block_reader import COPY_BYTES, ArrayReader, BlockReader, PlannedTensor, piece_bytes
+from .block_reader import (
+    COPY_BYTES,
+    ArrayReader,
+    BlockReader,
+    PlannedTensor,
+    TableCopy,
+    piece_bytes,
+)
 from .store import Store
-
-if TYPE_CHECKING:
-    from .table_copies import TableCopy
 
 # -- The model directory of a ps: the only place where it reads and writes files ---------------
 # Callers name a checkpoint, never a path or URL; where it is, the ps was told when it was started.
@@ -115,19 +117,10 @@ class SaveSource:
         """
         table = self._store.table
         arrays = [ArrayReader(block, most) for block in table.blocks()]
-        return [*arrays, *table_readers(table.tables(), most)]
+        return [*arrays, *(TableCopy(part, most) for part in table.tables())]
 
     def check(self) -> None:
         """Go on only if what was read is what was to be saved. Called when all is written."""
-
-
-def table_readers(parts: Sequence[RowsByKey], most: int) -> "list[TableCopy]":
-    """Plan readers of parts of growing tables."""
-    if not parts:
-        return []
-    from .table_copies import copies_of_tables  # a ps without tables never loads it
-
-    return copies_of_tables(parts, most)
 
 
 def save_shards(

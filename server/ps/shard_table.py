@@ -25,7 +25,7 @@ from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
-from .block_maker import BlockMaker
+from .block_maker import BlockMaker, row_blocks
 from .change_stream import ChangeStream
 from .definitions import Claims, check_rule, check_same, check_same_variable, is_bound
 from .first_values import Held, initialize, restored_slots
@@ -427,16 +427,12 @@ def _first_values(
     """Give a shard its first value; the checkpoint, if that came from one."""
     if isinstance(block, Block):
         return initialize(block, entry, reader, check)
-    if reader is None:
+    if reader is None or not isinstance(block, RowsByKey):
         return None  # a table begins without rows
-    from .table_copies import restore_table
-
-    return restore_table(block, reader, check)
+    return reader if block.restore(reader, check) else None
 
 
 def _warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
     tables = [shard for shard in shards if shard.variable.table is not None]
     if tables:
-        from ...engine.keyed.block import warm_up_tables
-
-        warm_up_tables(tables)
+        row_blocks(tables[0]).warm_up(tables)

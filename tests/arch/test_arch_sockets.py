@@ -34,7 +34,7 @@ _ALLOWED = {
     ("annexes/kubernetes/client/requests.py", "ssl"),
     # Memory and files of this process are mapped; no other one has them open.
     ("core/arrays/memory_pool.py", "mmap"),
-    ("engine/keyed/row_file.py", "mmap"),
+    ("annexes/embedding/keyed/row_file.py", "mmap"),
     ("training/export_formats.py", "memmap"),
     ("training/export_formats.py", "mmap_mode"),
 }

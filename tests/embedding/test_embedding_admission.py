@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
+from ropewalk.annexes.embedding.keyed.row_store import least_used
+from ropewalk.annexes.embedding.keyed.table import KeyedTable
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.rules.built_in.adagrad import Adagrad
 from ropewalk.core.rules.tables import Chance, Sightings, SketchedSightings
-from ropewalk.engine.keyed.eviction import least_used
-from ropewalk.engine.keyed.table import KeyedTable
 
 
 @pytest.fixture(params=["kernel", "numpy"], autouse=True)

@@ -9,11 +9,11 @@ import pytest
 from helpers.ps_faults import DIRECTIONS, shm
 from helpers.ps_peers import CONNECTIONS, REMOTE, Ps, faults_on, open_session
 from helpers.tables import DIM, EXTREMES, Reference, gradients, on_disk, table
+from ropewalk.annexes.embedding.keyed.row_store import counts_of
 from ropewalk.client.ps.distinct_rows import DistinctRows, RowSums
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.definitions import VariableDefinition
-from ropewalk.engine.keyed.row_states import counts_of
 
 
 @pytest.fixture(params=CONNECTIONS)

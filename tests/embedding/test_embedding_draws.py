@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from helpers.keyed import use_kernels, without_numba
+from ropewalk.annexes.embedding.keyed.admission import KNOWN, Draws, draws_of, philox, uniform_of
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.rules.initializers import Initializer
-from ropewalk.engine.keyed.draws import KNOWN, Draws, draws_of, philox, uniform_of
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 

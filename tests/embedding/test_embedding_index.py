@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ropewalk.annexes.embedding.kernels import KERNELS
+from ropewalk.annexes.embedding.keyed.distinct import distinct, distinct_by_ps
+from ropewalk.annexes.embedding.keyed.index import INT64, KeyIndex
+from ropewalk.annexes.embedding.keyed.index_arrays import keyed_hash, mixed, ps_of_keys
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ShapeMismatchError
-from ropewalk.engine.keyed.distinct import distinct, distinct_by_ps
-from ropewalk.engine.keyed.hashing import keyed_hash, mixed, ps_of_keys
-from ropewalk.engine.keyed.index import INT64, KeyIndex
-from ropewalk.engine.library import KEYED_KERNELS, library
+from ropewalk.engine.library import library
 
 EXTREMES = [0, -1, 1, 2**63 - 1, -(2**63), 2**32, -(2**32)]
 SECRET = np.array([7, 2**64 - 3], np.uint64)
@@ -23,7 +24,7 @@ SECRET = np.array([7, 2**64 - 3], np.uint64)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways."""
     if request.param == "kernel":
-        for name, dtypes in KEYED_KERNELS.items():
+        for name, dtypes in KERNELS.items():
             for dtype in dtypes:
                 library.row_kernel(name, dtype)
     else:

@@ -12,7 +12,7 @@ import ropewalk as rw
 from ropewalk.annexes.embedding.features.config import FeatureConfig, TableConfig
 from ropewalk.annexes.embedding.features.look_ahead import LookAhead
 from ropewalk.annexes.embedding.features.tables import Embeddings
-from ropewalk.client.ps.ahead import RowsAhead
+from ropewalk.client.ps.row_lookups import RowsAhead
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError, ShapeMismatchError
 from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy

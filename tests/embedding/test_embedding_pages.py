@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from ropewalk.annexes.embedding.keyed.disk_block import RowPages, file_bytes, stretches
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.engine.keyed.disk_block import RowPages, file_bytes, stretches
 
 F32 = np.dtype(np.float32)
 PAGE = 64  # of four rows of four elements

@@ -8,6 +8,9 @@ import pytest
 
 from helpers.rules import SGD, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.keyed.disk_block import BlockOnDisk
+from ropewalk.annexes.embedding.keyed.row_store import counts_of
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
@@ -20,12 +23,9 @@ from ropewalk.core.rules.tables import Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.engine.keyed.block import KeyedBlock
-from ropewalk.engine.keyed.disk_block import BlockOnDisk
-from ropewalk.engine.keyed.row_states import counts_of
+from ropewalk.server.ps.block_reader import TableCopy
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
-from ropewalk.server.ps.table_copies import TableCopy
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)

@@ -14,6 +14,10 @@ from helpers.digests import digest_of
 from helpers.mapped_memory import resident_bytes
 from helpers.rules import Adam
 from helpers.tables import DIM, F32, INITIALIZER, RULE, gradients, on_disk, table
+from ropewalk.annexes.embedding.keyed.admission import draws_of
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.keyed.disk_block import BlockOnDisk
+from ropewalk.annexes.embedding.keyed.row_store import RowStore
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
@@ -24,13 +28,9 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.engine.keyed.block import KeyedBlock
-from ropewalk.engine.keyed.disk_block import BlockOnDisk
-from ropewalk.engine.keyed.draws import draws_of
-from ropewalk.engine.keyed.row_store import RowStore
+from ropewalk.server.ps.block_reader import TableCopy
 from ropewalk.server.ps.limits import HeldBytes
 from ropewalk.server.ps.store import Store
-from ropewalk.server.ps.table_copies import TableCopy
 from ropewalk.telemetry.task_metrics import ps_samples
 
 WHO = Incarnation(TaskId("worker", 0), 1)

@@ -7,6 +7,7 @@ import pytest
 
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import as_bytes
@@ -26,7 +27,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2 as pb
 from ropewalk.server.ps.change_stream import PushRequest

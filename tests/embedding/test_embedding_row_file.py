@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from helpers.mapped_memory import resident_bytes
+from ropewalk.annexes.embedding.keyed.row_file import RowFile
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, StorageError
-from ropewalk.engine.keyed.row_file import RowFile
 
 PAGE = RowFile.page_bytes
 

@@ -11,13 +11,13 @@ import pytest
 from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
 from helpers.rules import SGD, Adagrad, Adam, Adamax, AdamW, Ftrl, Lamb, Nadam
 from helpers.waiting import scaled
+from ropewalk.annexes.embedding.keyed.row_rules import RowUpdater, warm_up
+from ropewalk.annexes.embedding.keyed.table import KeyedTable
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.engine import jit
-from ropewalk.engine.keyed.row_rules import RowUpdater, warm_up
-from ropewalk.engine.keyed.table import KeyedTable
 from ropewalk.engine.library import KernelLibrary
 from ropewalk.engine.rules import apply_formula
 
@@ -214,7 +214,7 @@ def test_a_table_is_defined_and_trained_while_its_kernels_are_compiled(
     rule: UpdateRule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = KernelLibrary(str(tmp_path))
-    monkeypatch.setattr("ropewalk.engine.keyed.row_rules.library", cold)
+    monkeypatch.setattr("ropewalk.annexes.embedding.keyed.row_rules.library", cold)
     with jit._one_at_a_time:  # so that nothing is compiled
         warm_up(rule, np.float32)
         a_table(rule).push(as_keys(1, 2), ones(2), 0)

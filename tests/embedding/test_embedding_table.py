@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from helpers.rules import SGD, Adagrad, Adam
+from ropewalk.annexes.embedding.keyed import row_store
+from ropewalk.annexes.embedding.keyed.definition import TableDefinition
+from ropewalk.annexes.embedding.keyed.index import KeyIndex
+from ropewalk.annexes.embedding.keyed.row_store import LAST_STEP, RecentRows
+from ropewalk.annexes.embedding.keyed.table import KeyedTable, prepare
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
 from ropewalk.core.rules.tables import NormClipping
-from ropewalk.engine.keyed import row_store
-from ropewalk.engine.keyed.definition import TableDefinition
-from ropewalk.engine.keyed.index import KeyIndex
-from ropewalk.engine.keyed.recent_rows import RecentRows
-from ropewalk.engine.keyed.row_store import LAST_STEP
-from ropewalk.engine.keyed.table import KeyedTable, prepare
 from ropewalk.engine.library import library
 
 

@@ -11,9 +11,9 @@ from ropewalk.annexes.embedding.features.config import FeatureConfig, TableConfi
 from ropewalk.annexes.embedding.features.inputs import Ragged
 from ropewalk.annexes.embedding.features.optimizers import RowwiseAdagrad
 from ropewalk.annexes.embedding.features.tables import Embeddings, WaitingGradients
+from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.core.errors import ConfigurationError, ShapeMismatchError
 from ropewalk.distribute import ParameterServerStrategy
-from ropewalk.engine.keyed.draws import draws_of
 
 emb = rw.embedding
 SGD = rw.optimizers.SGD

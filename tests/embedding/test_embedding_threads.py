@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
 from ropewalk.core.task import TaskId
-from ropewalk.engine.keyed.draws import draws_of
 from ropewalk.testing import LocalCluster
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -18,6 +18,7 @@ from ropewalk.annexes.embedding.features.row_cache import (
     cache_of,
 )
 from ropewalk.annexes.embedding.features.tables import Embeddings
+from ropewalk.annexes.embedding.keyed.row_store import counts_of
 from ropewalk.client.ps.distinct_rows import DistinctRows
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
@@ -28,7 +29,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.engine.keyed.row_states import counts_of
 from ropewalk.server.ps.store import Store
 
 emb = rw.embedding

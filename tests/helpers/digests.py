@@ -2,7 +2,7 @@
 
 import hashlib
 
-from ropewalk.engine.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.server.ps.push_marks import LogCopied
 from ropewalk.server.ps.store import Store
 

@@ -5,18 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropewalk.annexes.embedding.kernels import KERNELS
+from ropewalk.annexes.embedding.keyed.definition import TableDefinition
+from ropewalk.annexes.embedding.keyed.table import KeyedTable
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.update_rules import UpdateRule
-from ropewalk.engine.keyed.definition import TableDefinition
-from ropewalk.engine.keyed.table import KeyedTable
-from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, library
+from ropewalk.engine.library import ROW_KERNELS, library
 
 
 def use_kernels() -> None:
     """Load them all, so that none is missing at first."""
-    for name, dtypes in (KEYED_KERNELS | ROW_KERNELS).items():
+    for name, dtypes in (KERNELS | ROW_KERNELS).items():
         for dtype in dtypes:
             library.row_kernel(name, dtype)
 

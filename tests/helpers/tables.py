@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.client.ps.step import Write
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -13,7 +14,6 @@ from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.tables import TableOptions
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.core.wire.steps import Operation
-from ropewalk.engine.keyed.draws import draws_of
 
 from .rules import Adagrad
 

@@ -10,7 +10,7 @@ from ....core.checkpoint import CheckpointReader
 from ....core.errors import CheckpointError, StorageError, UnknownVariableError
 from ....core.files.new_path import new_path
 from ....distribute.reading import load_checkpoint
-from ....engine.keyed.tiles import used_places
+from ..keyed.definition import used_places
 from .row_files import PIECE_BYTES, Piece, format_of_table, new_row_file
 
 

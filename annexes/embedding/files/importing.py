@@ -24,9 +24,9 @@ from ....core.errors import ConfigurationError, ShapeMismatchError
 from ....core.showing import counted
 from ....core.versions import own_versions
 from ....distribute.optimizers import SGD
-from ....engine.keyed.row_store import LAST_STEP
 from ....training.export_formats import scratch_array
 from ..features.config import TableConfig
+from ..keyed.row_store import LAST_STEP
 from .row_files import PIECE_BYTES, Rows, rows_of_arrays, rows_of_file
 
 _FILE = "tables.safetensors"

@@ -16,7 +16,6 @@ import numpy as np
 from ....core.arrays.dtypes import Array, DType
 from ....core.rules.definitions import ShardDefinition, VariableDefinition
 from ....core.showing import counted
-from ....engine.keyed.hashing import ps_of_keys
 from ....telemetry.catalogue import (
     READER_BYTES,
     READER_CHANGES,
@@ -28,6 +27,7 @@ from ....telemetry.catalogue import (
     Sample,
 )
 from ..features.row_cache import CachedLookup, RowCache, rows_of
+from ..keyed.index_arrays import ps_of_keys
 from .followed_rows import MAX_RANGES, FollowAnswer, FollowRequest, Position, within
 
 _ALWAYS = 1 << 62  # lookups: how long a row is kept that did not change

@@ -16,11 +16,10 @@ import numpy as np
 
 from ....client.chief.calls import ChiefClient
 from ....client.ps.definer import PlacedVariable
-from ....client.ps.distinct_rows import DistinctRows, DistinctRowsCache
+from ....client.ps.distinct_rows import DistinctRows, DistinctRowsCache, Rows
 from ....client.ps.locating import LeaderWatch
 from ....client.ps.parameter_session import ParameterSession
 from ....client.ps.remote_ps import RemotePs
-from ....client.ps.row_pulls import Rows
 from ....cluster.access.principal import READER, principal_of_task
 from ....cluster.replication.configuration import first_leaders
 from ....cluster.roles import PS

@@ -13,19 +13,18 @@ from ....core.checkpoint.delta import REMOVED, ROWS, changed_slot, superseded
 from ....core.checkpoint.manifest import SavedShard
 from ....core.checkpoint.tensor_file import TensorSpec
 from ....core.errors import LimitExceededError
-from ....engine.keyed.row_store import FREE
-from ....engine.push_target import PushTarget, RowsByKey
+from ....engine.push_target import FREE, PushTarget, RowsByKey
 from ....engine.row_changes import ChangeMark
 from ....server.ps.block_reader import (
     COPY_BYTES,
     BlockReader,
     PlannedTensor,
+    TableCopy,
     copy_in_parts,
     parts_of,
 )
 from ....server.ps.change_stream import Subscriber
 from ....server.ps.store import Store
-from ....server.ps.table_copies import TableCopy
 from .image import BlockImage, KeptPiece
 
 log = logging.getLogger(__name__)
@@ -254,7 +253,7 @@ class TableDelta(BlockReader):
         yield from copy.planned_state
         yield copy.planned_array(REMOVED, f"{label}:{REMOVED}", removed, 0, removed.size)
         for start, stop in self._tiles():
-            for name, column in self.block.table.columns.items():
+            for name, column in self.block.columns.items():
                 of = f"{label}[changed {start}:{stop}]:{name}"
                 yield copy.planned_array(name, of, column, start, stop - start)
 
@@ -286,7 +285,7 @@ class TableDelta(BlockReader):
 
     def _copied(self, listed: Mapping[str, Array]) -> dict[str, Array]:
         """Copy the rows of listed places, by column; free where they are those of other keys."""
-        places, columns = listed["places"], self.block.table.columns
+        places, columns = listed["places"], self.block.columns
         self.block.fetch_copied(places)
         copies = {
             name: np.empty((places.size, *column.shape[1:]), column.dtype)
@@ -336,7 +335,7 @@ def _taken(copy: TableCopy, mark: ChangeMark) -> dict[str, Array] | None:
     if rows.size > _most(copy):
         return None
     if not copy.is_kept:
-        copy.block.table.note_copied(rows)
+        copy.block.note_copied(rows)
     return {name: column[rows] for name, column in columns.items()}
 
 
@@ -344,7 +343,7 @@ def _listed(copy: TableCopy, mark: ChangeMark) -> TableDelta | None:
     """List changed places without the lock: a row that a push changes now may be there or not."""
     block, left = copy.block, _most(copy)
     with block.lock:
-        columns = block.table.columns
+        columns = block.columns
     places, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start in range(0, copy.used, _LISTED_AT_ONCE):
         stop = min(start + _LISTED_AT_ONCE, copy.used)

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,15 +29,12 @@ from ....server.ps.block_reader import (
     ArrayPiece,
     ArrayReader,
     PlannedTensor,
+    TableCopy,
     elements_of,
     memory_of,
     parts_of,
     plan_of,
 )
-from ....server.ps.saving import table_readers
-
-if TYPE_CHECKING:
-    from ....server.ps.table_copies import TableCopy
 
 _TOGETHER_BYTES = 32 * 1024 * 1024  # of some pieces, given back when all of them are read
 
@@ -370,7 +366,7 @@ class CutImage:
             for block in blocks
         ]
         self._memory.held = sum(piece.held_bytes for image in self.blocks for piece in image.pieces)
-        self.tables = table_readers(tables, most)
+        self.tables = [TableCopy(part, most) for part in tables]
         self._most = most
         self._reading = self._values()
         self._next = 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ....core.arrays.dtypes import Array
 from ....core.checkpoint.folder import Folder
@@ -14,16 +13,13 @@ from ....core.wire.bounds import MAX_LEASE_S, check_number
 from ....core.wire.cut_marks import CutMark, elements_to_wire, marks_to_wire
 from ....net.auth.guard import Visitor
 from ....proto.v1 import ps_pb2
-from ....server.ps.block_reader import COPY_BYTES, BlockReader
+from ....server.ps.block_reader import COPY_BYTES, BlockReader, TableCopy
 from ....server.ps.parts import ServedPs
-from ....server.ps.saving import SaveSource, save_shards, table_readers
+from ....server.ps.saving import SaveSource, save_shards
 from ....server.ps.store import Store
 from .cuts import ShareCuts
 from .deltas import BaseMarks, Bases
 from .image import BlockImage, CutImage
-
-if TYPE_CHECKING:
-    from ....server.ps.table_copies import TableCopy
 
 # -- Checkpoints of a store at one moment, and those that have only what changed ---------------
 # Of a cut all is of one moment: what a push changes is kept for it (``image.py``). Of a delta only
@@ -85,7 +81,7 @@ class MomentSource(SaveSource):
             *(_changed_keys(table, marks) or table for table in tables),
         ]
 
-    def _whole(self, most: int) -> "tuple[list[BlockImage], list[TableCopy]]":
+    def _whole(self, most: int) -> tuple[list[BlockImage], list[TableCopy]]:
         if self._image is not None:
             self._image.check()
             return self._image.blocks, self._image.tables
@@ -93,7 +89,7 @@ class MomentSource(SaveSource):
             self._bases.begin()
         table = self._store.table
         arrays = [BlockImage(block, most) for block in table.blocks()]
-        return arrays, table_readers(table.tables(), most)
+        return arrays, [TableCopy(part, most) for part in table.tables()]
 
     def check(self) -> None:
         """See :meth:`SaveSource.check`.
@@ -143,7 +139,7 @@ def _changed_rows(image: BlockImage, marks: BaseMarks) -> BlockReader | None:
     return delta_of_array(image, mark)
 
 
-def _changed_keys(table: "TableCopy", marks: BaseMarks) -> BlockReader | None:
+def _changed_keys(table: TableCopy, marks: BaseMarks) -> BlockReader | None:
     mark = marks.get(table.block)
     if mark is None:
         return None

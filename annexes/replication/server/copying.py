@@ -13,16 +13,14 @@ look at whole shards.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ....core.arrays.dtypes import Array
 from ....core.rules.update_rules import UpdateRule
 from ....engine.block import Block
-from ....engine.keyed.block import KeyedBlock
-from ....engine.keyed.tiles import Tile
-from ....engine.push_target import PushTarget
+from ....engine.push_target import PushTarget, RowsByKey
 from ....engine.row_changes import ChangeMark
 from ....server.ps.block_reader import LOCKED_BYTES
 from ....server.ps.first_values import Held
@@ -50,7 +48,7 @@ _MOST_PASSES = 8
 
 def copy_table(
     stream: RecordStream,
-    block: KeyedBlock,
+    block: RowsByKey,
     held: Sequence[Held],
     follower: Follower,
 ) -> None:
@@ -83,12 +81,12 @@ def copy_table(
 class _Copy:
     """A copy of a table on its way, for which changes of rows are noted."""
 
-    def __init__(self, stream: RecordStream, block: KeyedBlock, follower: Follower) -> None:
+    def __init__(self, stream: RecordStream, block: RowsByKey, follower: Follower) -> None:
         self._stream = stream
         self._block = block
         self._follower = follower
         self._sent: list[int] = []
-        row = sum(column[:1].nbytes for column in block.table.columns.values())
+        row = sum(column[:1].nbytes for column in block.columns.values())
         self._rows = max(1, LOCKED_BYTES // max(1, row))
 
     def one_pass(self, since: ChangeMark | None) -> tuple[ChangeMark, int]:
@@ -102,7 +100,7 @@ class _Copy:
             position, removed, anew = self._known(since)
             mark = block.mark(0, self)
             mark.changes.remember_removed(block.shards[0].rows)
-            places = block.table.places
+            places = block.places(0)
         for start in range(0, places, self._rows):
             stop = min(start + self._rows, places)
             if not position:  # of later passes few rows are copied
@@ -111,27 +109,27 @@ class _Copy:
                 if not block.knows(mark):
                     return mark, sys.maxsize
                 rows = mark.changes.since(position, start, stop, before=mark.position)
-                tile = block.table.copy(rows)
-            if tile.keys.size or removed.size or anew:
+                tile = block.copied_rows(rows)
+            if tile["keys"].size or removed.size or anew:
                 num_bytes += self._send(tile, removed, anew=anew)
                 removed, anew = _NO_KEYS, False
         return mark, num_bytes
 
     def rest(self, since: ChangeMark | None) -> None:
         """Copy what has changed since a pass began, and what is not in rows; records follow."""
-        table, block = self._block.table, self._block
+        block = self._block
         position, removed, anew = self._known(since)
-        for start in range(0, table.places, self._rows):
-            rows = np.arange(start, min(start + self._rows, table.places))
+        for start in range(0, block.places(0), self._rows):
+            rows = np.arange(start, min(start + self._rows, block.places(0)))
             if since is not None and position:
                 rows = since.changes.since(position, start, start + rows.size)
-            tile = table.copy(rows)
-            if tile.keys.size or removed.size or anew:
+            tile = block.copied_rows(rows)
+            if tile["keys"].size or removed.size or anew:
                 self._send(tile, removed, waits=False, anew=anew)
                 removed, anew = _NO_KEYS, False
         copied = TableCopied(
             block=block.number,
-            state=table.state(),
+            state=block.state(),
             version=int(block.versions[0]),
             updates=int(block.updates[0]),
             applied=dict(block.applied),
@@ -155,10 +153,16 @@ class _Copy:
             False,
         )
 
-    def _send(self, tile: Tile, removed: Array, *, waits: bool = True, anew: bool = False) -> int:
+    def _send(
+        self,
+        columns: Mapping[str, Array],
+        removed: Array,
+        *,
+        waits: bool = True,
+        anew: bool = False,
+    ) -> int:
         if waits and len(self._sent) >= _TILES_AHEAD:
             self._stream.wait_for(self._follower, self._sent.pop(0))
-        columns = tile.columns
         record = RowsCopied(self._block.number, columns, removed, anew)
         self._stream.send(self._follower, record)
         self._sent.append(self._follower.position)
@@ -182,9 +186,7 @@ def copy_target(
     if isinstance(block, Block):
         copy_block(stream, block, held, follower, room)
         return
-    from ....engine.keyed.block import KeyedBlock  # a ps without tables never loads it
-
-    if isinstance(block, KeyedBlock):
+    if isinstance(block, RowsByKey):
         copy_table(stream, block, held, follower)
 
 

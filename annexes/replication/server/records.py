@@ -154,7 +154,7 @@ class RowsCopied:
 
     Attributes:
         block: Number of the block.
-        columns: Columns by name as in ``engine.keyed.row_store.RowStore.columns``.
+        columns: Columns by name as in ``RowsByKey.columns``.
         removed: Keys whose rows are removed first, int64.
         anew: All rows are removed first.
     """

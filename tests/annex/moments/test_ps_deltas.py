@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
 from ropewalk.annexes.embedding.files.export import export_table
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.annexes.embedding.readers.followed_rows import FollowRequest, Position
 from ropewalk.annexes.embedding.server.readers import Readers
 from ropewalk.annexes.moments.server.cuts import ShareCuts
@@ -33,11 +34,10 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.block import Block
-from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.launch.commands.checkpoint import verify_command
+from ropewalk.server.ps.block_reader import TableCopy
 from ropewalk.server.ps.store import Store
-from ropewalk.server.ps.table_copies import TableCopy
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)

@@ -12,6 +12,7 @@ from helpers.digests import digest_of
 from helpers.replication.stores import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
+from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.annexes.replication.server import copying as table_copying
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
@@ -20,7 +21,6 @@ from ropewalk.core.rules.tables import Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs
-from ropewalk.engine.keyed.block import KeyedBlock
 from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.server.ps.store import Store
 

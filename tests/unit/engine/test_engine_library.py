@@ -23,12 +23,13 @@ from helpers import processes
 from helpers.clock import ManualClock
 from helpers.slow_compile import compiling_for_ever
 from helpers.waiting import scaled
+from ropewalk.annexes.embedding.kernels import KERNELS
 from ropewalk.core.arrays.dtypes import DType
 from ropewalk.core.rules.built_in.adagrad import adagrad
 from ropewalk.core.rules.built_in.sgd import momentum, sgd
 from ropewalk.core.rules.kernels import UpdateFunction
 from ropewalk.engine import jit
-from ropewalk.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
+from ropewalk.engine.library import ROW_KERNELS, KernelLibrary
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 Starts = Callable[..., tuple[int, str, str]]
@@ -330,12 +331,12 @@ def test_an_error_in_the_background_is_logged(
 
 
 def test_every_row_kernel_is_named_in_the_list() -> None:
-    from ropewalk.engine.keyed import index_kernels, key_kernels, value_kernels
+    from ropewalk.annexes.embedding.keyed import index_kernels, value_kernels
     from ropewalk.engine.row_kernels import ROW_FUNCTIONS
 
     assert set(ROW_KERNELS) == set(ROW_FUNCTIONS)
-    kernels = index_kernels.FUNCTIONS | key_kernels.FUNCTIONS | value_kernels.FUNCTIONS
-    assert set(KEYED_KERNELS) == set(kernels)
+    kernels = index_kernels.FUNCTIONS | value_kernels.FUNCTIONS
+    assert set(KERNELS) == set(kernels)
 
 
 def test_blocks_are_made_without_the_compiler() -> None:

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.arrays.buffers import BufferPools
-from ...core.arrays.copying import split
-from ...core.arrays.dtypes import Array
-from .hashing import new_secret, ps_of_keys
+from ....core.arrays.buffers import BufferPools
+from ....core.arrays.copying import split
+from ....core.arrays.dtypes import Array
 from .index import INT64, as_keys, kernel_if_ready
+from .index_arrays import new_secret, ps_of_keys
 
 _SECRET = new_secret()
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)

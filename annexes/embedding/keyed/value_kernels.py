@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.dtypes import DType
-from ...core.rules.kernels import AHEAD, clip, prefetch_row
-from ..jit import INT64, changed, inlined, prefetch, read
-from ..row_kernels import KernelRegistry
+from ....core.arrays.dtypes import DType
+from ....core.rules.kernels import AHEAD, clip, prefetch_row
+from ....engine.jit import INT64, changed, inlined, prefetch, read
+from ....engine.row_kernels import KernelRegistry
 
 FUNCTIONS = KernelRegistry()
 _TILE = 256  # keys that are drawn for at once

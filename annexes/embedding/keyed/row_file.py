@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array
-from ...core.errors import ConfigurationError, LimitExceededError, StorageError
+from ....core.arrays.dtypes import Array
+from ....core.errors import ConfigurationError, LimitExceededError, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -1,24 +1,32 @@
 """A part of a growing table on a ps: rows by key, in the pushes that change arrays, too."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from ...core.arrays.buffers import BufferPools
-from ...core.arrays.dtypes import Array
-from ...core.report import TableCounters
-from ...core.rules.definitions import ShardDefinition
-from ...core.wire.steps import MemoryLocation
-from ..push_target import Range, RowsByKey, StepInfo, UpdatePart
-from ..row_changes import RowChanges
-from .definition import TableCounts, TableDefinition, definition_of
+from ....core.arrays.buffers import BufferPools
+from ....core.arrays.dtypes import Array
+from ....core.checkpoint import CheckpointReader
+from ....core.checkpoint.reader import STATE
+from ....core.errors import CheckpointError, ShapeMismatchError
+from ....core.report import TableCounters
+from ....core.rules.definitions import ShardDefinition
+from ....core.wire.steps import MemoryLocation
+from ....engine.push_target import SLOT, Range, RowsByKey, StepInfo, UpdatePart
+from ....engine.row_changes import RowChanges
+from ....server.ps.first_values import another_kind
+from .definition import TableCounts, TableDefinition, Tile, definition_of
+from .index_arrays import ps_of_keys
 from .row_rules import warm_up
 from .row_store import LAST_STEP
 from .table import KeyedTable
 
 _ALL = Range(0, 1, 0, 0)
 _KEPT_BYTES = 64 << 20
+_KEYS, _COUNTS = "candidate_keys", "candidate_counts"
+_CLOCKS = 2  # steps in front of the counts, in the state of a table
+_PARTS = 4  # of max_rows, loaded at a time
 
 
 def warm_up_tables(shards: Sequence[ShardDefinition]) -> None:
@@ -150,12 +158,26 @@ class KeyedBlock(RowsByKey):
         """Find the keys of rows that changed and are there."""
         return self.table.keys_in_use(self.changes[entry].since(since, start, stop))
 
-    def fetch_copied(self, places: Array | range) -> None:
-        """Have rows come from disk that will be copied: here none are there. Without the lock.
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        """Columns by name: memory of all places that were ever used, no copy."""
+        return self.table.columns
 
-        Args:
-            places: Places of the rows: int64, shape ``(n,)``, or neighbouring ones.
-        """
+    def copied_rows(self, places: Array) -> Mapping[str, Array]:
+        """Copy the rows at these places, of those that have one, by column."""
+        return self.table.copy(places).columns
+
+    def state(self) -> Mapping[str, Array]:
+        """Return what decides beside the rows, by name."""
+        return self.table.state()
+
+    def note_copied(self, places: Array) -> None:
+        """Note that the rows of these places are copied now: they may be on disk."""
+        self.table.note_copied(places)
+
+    def restore(self, reader: CheckpointReader, check: Callable[[], None]) -> bool:
+        """Load the rows of a checkpoint, if it has the table; returns whether it does."""
+        return _restore(self, reader, check)
 
     def take_rows(self, columns: Mapping[str, Array], removed: Array) -> None:
         """Remove rows, and write others as they were copied from another replica."""
@@ -179,3 +201,86 @@ class KeyedBlock(RowsByKey):
         self.versions += 1
         self.updates += 1
         self.mark_applied(info)
+
+
+# -- restoring -------------------------------------------------------------------------------
+
+
+def _restore(block: KeyedBlock, reader: CheckpointReader, check: Callable[[], None]) -> bool:
+    """Load the rows of a new part of a table; returns whether the checkpoint has the table.
+
+    If it was saved in as many parts, only its own is read. Slots are those of the saved update
+    rule; under another one they begin anew.
+    """
+    [shard] = block.shards
+    name = shard.variable.name
+    if reader.variable(name) is not None:
+        raise another_kind(reader, name, "an array", "a growing table")
+    record = reader.table(name)
+    if record is None:
+        return False
+    definition = block.table.definition
+    if (record.dim, record.dtype) != (definition.dim, definition.dtype.name):
+        raise CheckpointError(
+            f"{reader.path} has the table {definition.name!r} of {record.dtype}[{record.dim}], the "
+            f"program defines {definition.dtype.name}[{definition.dim}]; it was saved by another "
+            "model. Restore it with that program, or name another model_dir",
+            variable=definition.name,
+            path=reader.path,
+        )
+    same_parts = record.parts == shard.num_parts
+    same_rule = record.rule.get("name") == definition.rule.name
+    for columns in reader.columns(name, shard.part if same_parts else None):
+        check()
+        try:
+            if "keys" in columns:
+                tile = block.table.tile(columns if same_rule else _without_slots(columns))
+                _load_rows(block, tile if same_parts else tile.of_ps(shard.part, shard.num_parts))
+            else:
+                state = {name.removeprefix(STATE): array for name, array in columns.items()}
+                _load_state(block, state, same_parts=same_parts)
+        except ShapeMismatchError as error:
+            raise CheckpointError(
+                f"{reader.path} is damaged: {error.message}", path=reader.path, variable=name
+            ) from error
+    return True
+
+
+def _without_slots(columns: dict[str, Array]) -> dict[str, Array]:
+    return {name: column for name, column in columns.items() if not name.startswith(SLOT)}
+
+
+def _load_rows(block: KeyedBlock, tile: Tile) -> None:
+    table = block.table
+    size = max(1, table.definition.max_rows // _PARTS)  # so that rows can make room for others
+    for start in range(0, tile.keys.size, size):
+        with block.writing():
+            table.load(tile.chosen(np.arange(start, min(start + size, tile.keys.size))))
+
+
+def _load_state(block: KeyedBlock, state: dict[str, Array], *, same_parts: bool) -> None:
+    """Load what decided about rows: of several parts it adds up, and counts go to the first."""
+    table, [shard] = block.table, block.shards
+    steps = state.get("steps", np.empty(0))
+    if steps.shape != table.state()["steps"].shape or steps.dtype != np.int64:
+        raise ShapeMismatchError(
+            f"the steps of table {shard.label!r} are {steps.dtype}{list(steps.shape)}"
+        )
+    seen = [state[name] for name in (_KEYS, _COUNTS) if name in state]
+    if any(
+        array.ndim != 1 or array.dtype != np.int64 or array.size != seen[0].size for array in seen
+    ):
+        raise ShapeMismatchError(f"the candidates of table {shard.label!r} do not fit together")
+    if not same_parts:
+        if _KEYS in state and _COUNTS in state:
+            mine = ps_of_keys(state[_KEYS], shard.num_parts) == shard.part
+            state = state | {name: state[name][mine] for name in (_KEYS, _COUNTS)}
+        if shard.part != 0:
+            state = state | {"steps": np.concatenate([steps[:_CLOCKS], 0 * steps[_CLOCKS:]])}
+    expected = table.state()
+    fits = {
+        name: array
+        for name, array in state.items()
+        if name in expected and (name in (_KEYS, _COUNTS) or array.shape == expected[name].shape)
+    }
+    table.load_state(fits)

@@ -14,25 +14,30 @@ from dataclasses import astuple
 import numpy as np
 import xxhash
 
-from ...core.arrays.buffers import BufferPools
-from ...core.arrays.dtypes import Array
-from ...core.errors import LimitExceededError
-from .. import rows as row_functions
-from ..library import KEYED_KERNELS, library
-from ..row_changes import RowChanges
-from ..rows import gather_rows, sum_duplicates
-from .admission import admitter
-from .clipping import clipped
-from .definition import TableCounts, TableDefinition
+from ....core.arrays.buffers import BufferPools
+from ....core.arrays.dtypes import Array
+from ....core.errors import LimitExceededError
+from ....engine import rows as row_functions
+from ....engine.library import library
+from ....engine.push_target import FREE
+from ....engine.row_changes import RowChanges
+from ....engine.rows import gather_rows, sum_duplicates
+from ..kernels import KERNELS
+from .admission import admitter, draws_of
+from .definition import TableCounts, TableDefinition, Tile, check_tile, tile_of
 from .distinct import distinct
-from .draws import draws_of
-from .eviction import least_used, unseen_since
 from .index import INT64, KeyIndex, as_keys
-from .recent_rows import RecentRows
-from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
-from .row_states import counts_of, gather_states
-from .row_store import BUSY, FREE, LAST_STEP, RowStore
-from .tiles import Tile, check_tile, tile_of
+from .row_rules import RULE_KERNELS, RowUpdater, clipped, slots_of, warm_up
+from .row_store import (
+    BUSY,
+    LAST_STEP,
+    RecentRows,
+    RowStore,
+    counts_of,
+    gather_states,
+    least_used,
+    unseen_since,
+)
 
 _EVICTED_AT_ONCE = 64  # this part of a full table at least: choosing reads all rows
 _KEPT_BYTES = 64 << 20
@@ -404,8 +409,8 @@ def prepare(definition: TableDefinition) -> None:
     """Load the kernels that a table needs, and wait for them. Without Numba, nothing."""
     warm_up(definition.rule, definition.dtype)
     try:
-        for name in KEYED_KERNELS.keys() - RULE_KERNELS:
-            for dtype in KEYED_KERNELS[name]:
+        for name in KERNELS.keys() - RULE_KERNELS:
+            for dtype in KERNELS[name]:
                 library.row_kernel(name, dtype)
     except ImportError:
         return

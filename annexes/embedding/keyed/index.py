@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays.copying import split
-from ...core.arrays.dtypes import Array
-from ...core.errors import LimitExceededError, ShapeMismatchError
-from ..arena import zeros
-from ..library import library
+from ....core.arrays.copying import split
+from ....core.arrays.dtypes import Array
+from ....core.errors import LimitExceededError, ShapeMismatchError
+from ....engine.arena import zeros
+from ....engine.library import library
 from . import index_arrays
-from .hashing import new_secret
+from .index_arrays import new_secret
 
 INT64 = np.dtype(np.int64)
 _MOST_FULL = 0.65  # of a segment; on average they are at 0.45, or 36 bytes a key

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ...core.arrays.dtypes import Array, DType
-from ...core.errors import ConfigurationError
-from ...core.report import TableCounters
-from ...core.rules.definitions import ShardDefinition
-from ..push_target import UpdatePart
+from ....core.arrays.dtypes import Array, DType
+from ....core.errors import ConfigurationError
+from ....core.report import TableCounters
+from ....core.rules.definitions import ShardDefinition
+from ....engine.push_target import UpdatePart
 from .block import KeyedBlock
 from .definition import TableDefinition, definition_of
 from .row_rules import slots_of
@@ -40,7 +40,7 @@ _ROUNDS = 16  # this part of the budget is free after a round, so that not every
 
 
 class PagedMemory(Protocol):
-    """Memory whose pages may be on disk; see :mod:`~ropewalk.engine.keyed.row_file`."""
+    """Memory whose pages may be on disk; see :mod:`~ropewalk.annexes.embedding.keyed.row_file`."""
 
     memory: Array
     page_bytes: int
