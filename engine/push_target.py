@@ -31,7 +31,7 @@ FREE = 2**32 - 1
 """Step of a place that has no row, in the column ``last`` of rows by key."""
 
 SLOT = "slot/"
-"""In front of a slot's name, where it is a column."""
+"""Prefix of a slot's name, where it is a column."""
 
 
 @dataclass(frozen=True, slots=True)
