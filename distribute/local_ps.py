@@ -15,13 +15,13 @@ from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
+from ..core.wire import codec
 from ..core.wire.cut_marks import CutMark, Elements
 from ..core.wire.steps import (
     NO_TARGET,
     HeldShard,
     PullTarget,
     PushResult,
-    StepHeader,
     StepReply,
     StepRequest,
     WireLayout,
@@ -111,21 +111,11 @@ class LocalPs:
         yield
         self._raise_if_aborted()
         self.take_own_arrays()
-        header = StepHeader(
-            sequence=request.sequence,
-            push_layout=self._layout_id(request.push),
-            pull_layout=self._layout_id(request.pull),
-            push_counts=[numbers.size for numbers in request.push_rows],
-            pull_counts=[numbers.size for numbers in request.pull_rows],
-            payload_bytes=request.payload_bytes,
-            global_step=request.global_step,
-            step_increment=request.step_increment,
-            gradient_scale=request.gradient_scale,
-            hyperparameters=request.hyperparameters,
-            closure=request.closure,
-        )
+        message = codec.step_to_wire(request, 0, 0, early_reply=False)
+        for layout in (request.push, request.pull):
+            self._add_layout(layout)
         answer = _LocalAnswer(target.into)
-        self._session.step(header, lambda: payload, answer)
+        self._session.step(message, lambda: payload, answer)
         return answer.result()
 
     def add_own_arrays(self, own: OwnMemory) -> None:
@@ -138,13 +128,10 @@ class LocalPs:
             if (own := ref()) is not None:
                 own.take()
 
-    def _layout_id(self, layout: WireLayout | None) -> int:
-        if layout is None:
-            return 0
-        if self._layouts.get(layout.layout_id) is not layout:
+    def _add_layout(self, layout: WireLayout | None) -> None:
+        if layout is not None and self._layouts.get(layout.layout_id) is not layout:
             self._layouts[layout.layout_id] = layout
             self._session.add_layout(layout.layout_id, lambda: layout.entries)
-        return layout.layout_id
 
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:

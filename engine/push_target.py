@@ -73,6 +73,12 @@ class StepInfo:
     gradient_scale: float = 1.0
     closure: ClosureRun | None = None
 
+    def at_least(self, global_step: int) -> "StepInfo":
+        """Return these facts with the global step raised to this one, if it is later."""
+        if global_step <= self.global_step:
+            return self
+        return StepInfo(self.who, self.sequence, global_step, self.gradient_scale, self.closure)
+
 
 @dataclass(frozen=True, slots=True)
 class UpdatePart:

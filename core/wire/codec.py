@@ -33,7 +33,6 @@ from .steps import (
     MemoryLocation,
     MemoryRegion,
     Operation,
-    StepHeader,
     StepReply,
     StepRequest,
     WireLayout,
@@ -381,15 +380,15 @@ def closure_run_from_wire(message: session_pb2.ClosureRun, who: object = "a peer
     )
 
 
-def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepHeader:
-    """Decode the step a message stands for.
+def check_step(message: session_pb2.Step, who: object = "a worker") -> None:
+    """Check the numbers of a step.
 
     Args:
-        message: Message to read.
+        message: Message to check.
         who: Sent it, for messages.
 
     Raises:
-        RefusedError: A number in it is not possible.
+        RefusedError: One is not possible.
     """
     step, increment = message.global_step, message.step_increment
     scale, direct_bytes = message.gradient_scale, message.direct_bytes
@@ -403,23 +402,26 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
         check_number(increment, bounds.MAX_STEP_INCREMENT, "step_increment", who)
         check_number(scale, _MAX_SCALE, "gradient_scale", who)
         check_number(direct_bytes, bounds.MAX_DIRECT_BYTES, "direct_bytes", who)
-    return StepHeader(
-        message.request_id,
-        message.sequence,
-        message.push_layout,
-        message.pull_layout,
-        message.push_rows,
-        message.pull_rows,
-        message.payload_bytes,
-        step,
-        increment,
-        scale or 1.0,
-        direct_bytes,
-        message.known_request,
-        message.early_reply,
-        _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None,
-        closure_run_from_wire(message.closure, who) if message.HasField("closure") else None,
+
+
+def hyperparameters_of(message: session_pb2.Step) -> dict[str, Any] | None:
+    """Decode the fields of update rules that a step changes; None: as bound.
+
+    Raises:
+        RefusedError: They are too many, too deep, or hold NaN or infinity.
+    """
+    return (
+        _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None
     )
+
+
+def closure_of(message: session_pb2.Step, who: object = "a worker") -> ClosureRun | None:
+    """Decode the attempt at a closure in which a step is made; None: outside closures.
+
+    Raises:
+        RefusedError: A number in it is not possible.
+    """
+    return closure_run_from_wire(message.closure, who) if message.HasField("closure") else None
 
 
 def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:

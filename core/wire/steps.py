@@ -331,47 +331,6 @@ class HeldShard:
     restored: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepHeader:
-    """A step as a session of the ps sees it, before its payload.
-
-    Attributes:
-        request_id: Number of the step, which the answer repeats.
-        sequence: Sequence number of the push; 0: nothing is pushed.
-        push_layout: Id of the layout of the push; 0: none.
-        pull_layout: Id of the layout of the pull; 0: none.
-        push_counts: Number of rows or elements that come, for each entry of the push that is not
-            dense.
-        pull_counts: Number of rows that are asked for, for each entry of the pull that is not
-            dense.
-        payload_bytes: Size of the row numbers and pushed values. Unit: bytes.
-        global_step: Global step of the values from which the gradients were computed.
-        step_increment: Added to the global step.
-        gradient_scale: Multiplies every gradient.
-        direct_bytes: Bytes that the worker reads from the ps's memory itself; for the counters.
-        known_request: Request whose result for the same pull is still at hand; 0: none.
-        early_reply: Whether values of a shard may be sent as soon as its push is applied.
-        hyperparameters: Changed fields of the update rules of this push.
-        closure: Closure in which the push is made; ``sequence`` is its number there.
-    """
-
-    request_id: int = 0
-    sequence: int = 0
-    push_layout: int = 0
-    pull_layout: int = 0
-    push_counts: Sequence[int] = ()
-    pull_counts: Sequence[int] = ()
-    payload_bytes: int = 0
-    global_step: int = 0
-    step_increment: int = 0
-    gradient_scale: float = 1.0
-    direct_bytes: int = 0
-    known_request: int = 0
-    early_reply: bool = False
-    hyperparameters: Mapping[str, Any] | None = None
-    closure: ClosureRun | None = None
-
-
 @dataclass(slots=True)
 class StepReply:
     """The answer of a ps's session to a step, before the pulled values.

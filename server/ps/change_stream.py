@@ -17,22 +17,23 @@ from ...core.wire.steps import PushResult
 from ...engine.push_target import PushTarget, StepInfo, UpdatePart
 from ...net.shared_memory import SharedSegment
 from .first_values import Held
-from .layout import Layout
+from .layout import NOTHING, Layout
 
 
 @dataclass(frozen=True, slots=True)
-class PushRequest:
-    """A push and its row numbers; its values are fetched while it is applied.
+class Push(StepInfo):
+    """A push that was checked; its values are fetched while it is applied.
 
     Attributes:
+        layout: What of the ps it changes.
         rows: Rows or elements of each numbered range, strictly ascending int64; or keys.
+        step_increment: Added to the global step.
         changed: Id of a bound update rule -> the one to run instead.
         segment: Shared memory that the values are in, if they are.
     """
 
-    layout: Layout
-    rows: tuple[Array, ...]
-    info: StepInfo
+    layout: Layout = NOTHING
+    rows: tuple[Array, ...] = ()
     step_increment: int = 0
     changed: Mapping[int, UpdateRule] = field(default_factory=dict)
     segment: SharedSegment | None = None
@@ -52,7 +53,7 @@ class BlockChange:
     """
 
     block: PushTarget
-    push: PushRequest
+    push: Push
     info: StepInfo
     parts: tuple[UpdatePart, ...]
     is_last: bool
@@ -74,7 +75,7 @@ class Subscriber:
     def failed(self, change: BlockChange, error: BaseException) -> None:
         """Note that a change failed; the block may have changed in part."""
 
-    def complete(self, info: StepInfo, step_increment: int) -> None:
+    def complete(self, push: Push) -> None:
         """Note that a push is complete, unless it was counted with its last block.
 
         Called under the lock of the marks, as the next two are.

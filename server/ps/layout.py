@@ -183,6 +183,10 @@ class Layout:
         return Layout(tuple(kept), (0,) * len(kept))
 
 
+NOTHING = Layout()
+"""The layout of what is not pushed, or not pulled."""
+
+
 def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
     """Make a layout of these ranges, in order; adjacent ones are joined."""
     joined: list[LayoutRange] = []

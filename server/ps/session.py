@@ -1,7 +1,7 @@
 """The session of a worker with a ps: its layouts, and its steps one after the other.
 
-It knows neither messages nor connections: what carries a step hands in its header and a
-:class:`Payload`, and takes what comes back through an :class:`Answer`. Sessions of other processes
+It knows no connections: what carries a step hands in its message and a :class:`Payload`, and takes
+what comes back through an :class:`Answer`. Sessions of other processes
 (``session_service.py``) and the parameter servers inside a process that trains alone both drive it.
 """
 
@@ -21,18 +21,18 @@ from ...core.errors import (
 )
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
-from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepHeader, StepReply
-from ...engine.push_target import PushTarget, StepInfo
-from .change_stream import PushRequest
-from .layout import Layout, compile_layout
+from ...core.wire.codec import closure_of, hyperparameters_of
+from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepReply
+from ...engine.push_target import PushTarget
+from ...proto.v1 import session_pb2
+from .change_stream import Push
+from .layout import NOTHING, Layout, compile_layout
 from .limits import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .payload import Payload
 from .store import Store
 
 _SMALL_BYTES = 64 * 1024
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
-_NOTHING = Layout()
-
 _Part = TypeVar("_Part")
 
 Entries = Callable[[], Sequence[LayoutEntry]]
@@ -100,12 +100,12 @@ class Session:
         self._may_count = False
         self._who = who
         self._max_step_bytes = store.settings.max_step_bytes
-        self._layouts: dict[int, Layout | Entries] = {0: _NOTHING}
+        self._layouts: dict[int, Layout | Entries] = {0: NOTHING}
         self._layout_bytes: Counter[int] = Counter()
         # Pull layout → the request that brought it last, and the versions of what it brought.
         self._pulled: dict[int, tuple[int, Array]] = {}
         # Of the last push that had any: they change less often than there are pushes.
-        self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = _NOTHING, {}, {}
+        self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = NOTHING, {}, {}
 
     def add_layout(self, layout_id: int, entries: Entries, num_bytes: int = 0) -> None:
         """Keep a layout; the first step that uses it compiles it, and gets the layout's errors.
@@ -144,7 +144,7 @@ class Session:
         self._pulled.pop(layout_id, None)
 
     def step(
-        self, step: StepHeader, open_payload: Callable[[], Payload], answer: Answer[Any]
+        self, step: session_pb2.Step, open_payload: Callable[[], Payload], answer: Answer[Any]
     ) -> None:
         """Carry out one step. A refused one is answered with its error; the session goes on.
 
@@ -161,10 +161,10 @@ class Session:
             self._room.keep(0)
 
     def _carry_out(
-        self, step: StepHeader, open_payload: Callable[[], Payload], answer: Answer[Any]
+        self, step: session_pb2.Step, open_payload: Callable[[], Payload], answer: Answer[Any]
     ) -> None:
         reply = StepReply(step.request_id)
-        pull, pull_rows = _NOTHING, list[Array]()
+        pull, pull_rows = NOTHING, list[Array]()
         payload: Payload | None = None
         early: Generator[None, None, None] | None = None
         try:
@@ -184,7 +184,7 @@ class Session:
             if not isinstance(error, SegmentError):  # the step comes again, behind its message
                 self._store.count_refused()
             reply.error = error
-            pull, pull_rows, early = _NOTHING, [], None
+            pull, pull_rows, early = NOTHING, [], None
         if early is not None:
             for _ in early:
                 pass
@@ -195,7 +195,7 @@ class Session:
 
     def _answer(
         self,
-        step: StepHeader,
+        step: session_pb2.Step,
         reply: StepReply,
         pull: Layout,
         pull_rows: list[Array],
@@ -231,8 +231,8 @@ class Session:
 
     def _overlapped(
         self,
-        step: StepHeader,
-        push: PushRequest,
+        step: session_pb2.Step,
+        push: Push,
         pull: Layout,
         payload: Payload,
         answer: Answer[Any],
@@ -275,7 +275,7 @@ class Session:
         answer.finish()
 
     def _only_changed(
-        self, step: StepHeader, pull: Layout, reply: StepReply
+        self, step: session_pb2.Step, pull: Layout, reply: StepReply
     ) -> tuple[Layout, Array]:
         """Leave out of a pull what the worker has already.
 
@@ -295,8 +295,8 @@ class Session:
         return pull, known
 
     def _check(
-        self, step: StepHeader, payload: Payload
-    ) -> tuple[PushRequest | None, Layout, list[Array]]:
+        self, step: session_pb2.Step, payload: Payload
+    ) -> tuple[Push | None, Layout, list[Array]]:
         """Check the step whole, before any of it is applied.
 
         Returns:
@@ -304,12 +304,12 @@ class Session:
         """
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
         self._check_size(step, push_layout, pull_layout)
-        asked = pull_layout.num_bytes(step.pull_counts)
+        asked = pull_layout.num_bytes(step.pull_rows)
         self._check_limit(asked, "a pull", "ask for fewer rows at a time")
         comes = 0 if payload.segment is not None else step.payload_bytes
         self._room.begin_step(max(comes, asked))
-        push_rows = tuple(_take_rows(payload, count) for count in step.push_counts)
-        pull_rows = [_take_rows(payload, count) for count in step.pull_counts]
+        push_rows = tuple(_take_rows(payload, count) for count in step.push_rows)
+        pull_rows = [_take_rows(payload, count) for count in step.pull_rows]
         push_layout.check_rows(push_rows, self._store.task)
         pull_layout.check_rows(pull_rows, self._store.task)
         if not step.sequence:
@@ -317,12 +317,17 @@ class Session:
         if not self._may_count:  # every push does, with its sequence number at least
             self._check_access("step COUNT")
             self._may_count = True
-        info = StepInfo(
-            self._who, step.sequence, step.global_step, step.gradient_scale, step.closure
-        )
-        changed = self._changed(push_layout, step.hyperparameters)
-        push = PushRequest(
-            push_layout, push_rows, info, step.step_increment, changed, payload.segment
+        push = Push(
+            self._who,
+            step.sequence,
+            step.global_step,
+            step.gradient_scale or 1.0,
+            closure_of(step, self._who.task),
+            push_layout,
+            push_rows,
+            step.step_increment,
+            self._changed(push_layout, hyperparameters_of(step)),
+            payload.segment,
         )
         return push, pull_layout, pull_rows
 
@@ -377,16 +382,16 @@ class Session:
                 value=num_bytes,
             )
 
-    def _check_size(self, step: StepHeader, push: Layout, pull: Layout) -> None:
-        counts = (len(step.push_counts), len(step.pull_counts))
+    def _check_size(self, step: session_pb2.Step, push: Layout, pull: Layout) -> None:
+        counts = (len(step.push_rows), len(step.pull_rows))
         if counts != (len(push.numbered), len(pull.numbered)):
             raise ShapeMismatchError(
                 f"{self._store.task}: {self._who.task} gives row counts for {counts[0]} pushed and "
                 f"{counts[1]} pulled entries; the layouts have {len(push.numbered)} and "
                 f"{len(pull.numbered)} that need them"
             )
-        rows = sum(step.push_counts) + sum(step.pull_counts)
-        expected = 8 * rows + push.num_bytes(step.push_counts)
+        rows = sum(step.push_rows) + sum(step.pull_rows)
+        expected = 8 * rows + push.num_bytes(step.push_rows)
         if step.payload_bytes != expected:
             raise ShapeMismatchError(
                 f"{self._store.task}: {self._who.task} sent {step.payload_bytes} bytes for "
@@ -398,7 +403,7 @@ class Session:
             )
 
 
-def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
+def _may_overlap(step: session_pb2.Step, push: Push, pull: Layout) -> bool:
     """Return whether a step is large and pulls only what it pushes: nothing can be left out
     then.
     """

@@ -305,8 +305,8 @@ class _Messages:
                 raise SegmentError(self._why_no_segment)
             return SegmentPayload(segment, step.payload_bytes, self._connection.is_silent)
 
-        header = codec.step_from_wire(step, self._connection.peer)
-        self._session.step(header, open_payload, self._answer(step, segment, lend))
+        codec.check_step(step, self._connection.peer)
+        self._session.step(step, open_payload, self._answer(step, segment, lend))
 
     def _answer(
         self, step: session_pb2.Step, segment: SharedSegment | None, lend: Lender

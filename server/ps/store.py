@@ -21,7 +21,7 @@ from ...core.task import Incarnation, TaskId
 from ...core.wire.steps import Encoding, PushResult
 from ...engine.push_target import Gradient, PushTarget, RowsByKey, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
-from .change_stream import BlockChange, ChangeStream, PushRequest, Subscriber
+from .change_stream import BlockChange, ChangeStream, Push, Subscriber
 from .layout import Layout, LayoutRange
 from .limits import HeldBytes
 from .push_marks import LogCopied, PushMarks
@@ -123,7 +123,7 @@ class Store:
                 each.registered(who)
 
     def push(
-        self, push: PushRequest, fetch: Fetch, applied: Callable[[], None] = lambda: None
+        self, push: Push, fetch: Fetch, applied: Callable[[], None] = lambda: None
     ) -> PushResult:
         """Apply a push whose row numbers were checked, reading its values from ``fetch``.
 
@@ -147,19 +147,17 @@ class Store:
                 return result
             applied()
 
-    def applying(self, push: PushRequest, fetch: Fetch) -> Generator[PushTarget, None, PushResult]:
+    def applying(self, push: Push, fetch: Fetch) -> Generator[PushTarget, None, PushResult]:
         """Apply a push as :meth:`push` does, block by block: yields each updated block, returns the
         result.
 
         Blocks of a repeated push are not yielded.
         """
-        info = push.info
         for each in self.stream.subscribers:
-            each.arrives(info.who)
+            each.arrives(push.who)
         with self._marks_lock:
-            fresh = self._marks.is_new(info)
-            if self._marks.global_step > info.global_step:
-                info = replace(info, global_step=self._marks.global_step)
+            fresh = self._marks.is_new(push)
+            info = push.at_least(self._marks.global_step)
         rows = iter(push.rows)
         waiting: dict[int, list[UpdatePart]] = {}
         result: PushResult | None = None
@@ -189,7 +187,7 @@ class Store:
         block: PushTarget,
         work: list[UpdatePart],
         info: StepInfo,
-        push: PushRequest,
+        push: Push,
         *,
         is_last: bool,
     ) -> PushResult | None:
@@ -221,21 +219,21 @@ class Store:
             change.result = self._counted(change.push)
             yield
 
-    def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
+    def _finish(self, push: Push, fresh: bool) -> PushResult:
         """Complete a push all of whose blocks are updated."""
         with self._marks_lock:
             result = self._counted(push, fresh)
             if not result.duplicate:
                 for each in self.stream.subscribers:
-                    each.complete(push.info, push.step_increment)
+                    each.complete(push)
         return result
 
-    def _counted(self, push: PushRequest, fresh: bool = True) -> PushResult:
+    def _counted(self, push: Push, fresh: bool = True) -> PushResult:
         """Count a push; the caller holds the lock."""
         before = self._marks.global_step
-        fresh = fresh and self._marks.complete(push.info, push.step_increment)
+        fresh = fresh and self._marks.complete(push, push.step_increment)
         # A repeated push is already counted in the global step.
-        staleness = before - push.info.global_step - (0 if fresh else push.step_increment)
+        staleness = before - push.global_step - (0 if fresh else push.step_increment)
         with self._tally_lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh

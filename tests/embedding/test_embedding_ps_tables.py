@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.pushes import push_of
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
@@ -29,7 +30,6 @@ from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2 as pb
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.payload import BufferPayload
 from ropewalk.server.ps.store import Store
@@ -282,7 +282,7 @@ def test_a_push_that_broke_off_between_two_tables_is_repeated_for_the_other_one_
     entries = [LayoutEntry(name, 0, Operation.APPLY, Encoding.KEYS) for name in ("t", "u")]
     values = np.ones((2, EXTREMES.size, DIM), np.float32)
     store.register_incarnation(CHIEF)
-    push = PushRequest(
+    push = push_of(
         compile_layout(store.table, entries), (EXTREMES, EXTREMES), StepInfo(CHIEF, 1, 0)
     )
     before = [block.read(EXTREMES) for block in store.table.tables()]

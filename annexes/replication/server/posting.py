@@ -7,8 +7,8 @@ from ....core.errors import MovedError, PeerLostError, RopewalkError
 from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation
 from ....engine.block import Block
-from ....engine.push_target import PushTarget, StepInfo
-from ....server.ps.change_stream import BlockChange, Subscriber
+from ....engine.push_target import PushTarget
+from ....server.ps.change_stream import BlockChange, Push, Subscriber
 from ....server.ps.first_values import Held
 from ....server.ps.store import Store
 from .copying import copy_target, has_kernel, post_tiles
@@ -107,9 +107,9 @@ class StoreRecords(Subscriber):
 
     # -- other changes -------------------------------------------------------------------------
 
-    def complete(self, info: StepInfo, step_increment: int) -> None:
+    def complete(self, push: Push) -> None:
         """Post that a push is complete."""
-        self.stream.post(PushCompleted(info, step_increment))
+        self.stream.post(PushCompleted(push, push.step_increment))
 
     def registered(self, who: Incarnation) -> None:
         """Post that a process of a task has opened a session."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.digests import digest_of
+from helpers.pushes import push_of
 from helpers.replication.stores import (
     CHIEF,
     FOLLOWER,
@@ -49,7 +50,6 @@ from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.engine.block import Block
 from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ropewalk.net.shared_memory import SharedSegment
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -170,7 +170,7 @@ def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed()
 
     info = StepInfo(worker.who, 1, 0)
     with pytest.raises(ConnectionError):
-        leader.push(PushRequest(layout, (), info, 1), breaks)
+        leader.push(push_of(layout, (), info, 1), breaks)
     follower, link = follow(leader)
     link.finish()
     assert digest_of(follower) == digest_of(leader)
@@ -395,7 +395,7 @@ def test_a_push_of_a_worker_that_is_fenced_meanwhile_leaves_the_same_on_both(
         return memoryview(np.ones(size // 4, np.float32).tobytes())
 
     with pytest.raises(FencedError):
-        leader.push(PushRequest(layout, (), StepInfo(worker.who, 1, 0), 1), fetch)
+        leader.push(push_of(layout, (), StepInfo(worker.who, 1, 0), 1), fetch)
     leader.part(StoreRecords).stream.confirm()
     link.finish()
     assert digest_of(store) == digest_of(leader)

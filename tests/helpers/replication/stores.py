@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from helpers.pushes import push_of
 from ropewalk.annexes.replication.server.follower import Follower
 from ropewalk.annexes.replication.server.joining import copy_store
 from ropewalk.annexes.replication.server.leader_records import Replayer
@@ -23,7 +24,6 @@ from ropewalk.core.wire.closure_pushes import ClosureRun
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.proto.v1 import replication_pb2
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -207,7 +207,7 @@ class Worker:
             return payload[start - size : start]
 
         layout = compile_layout(self.store.table, entries)
-        return self.store.push(PushRequest(layout, tuple(rows), info, 1), fetch)
+        return self.store.push(push_of(layout, tuple(rows), info, 1), fetch)
 
 
 def follow(leader: Store) -> tuple[Store, Link]:

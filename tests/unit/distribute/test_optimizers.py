@@ -311,10 +311,10 @@ def test_a_rule_that_fails_is_named(wrong: Callable[..., Any], request: Any) -> 
 def test_hyperparameters_travel_with_the_push_and_cost_nothing_otherwise() -> None:
     plain = codec.step_to_wire(StepRequest(), 1, 0, early_reply=False)
     assert not plain.HasField("hyperparameters")
-    assert codec.step_from_wire(plain).hyperparameters is None
+    assert codec.hyperparameters_of(plain) is None
     given = {"learning_rate": CosineDecay(0.1, 7).model_dump(mode="json"), "momentum": 1 / 3}
     message = codec.step_to_wire(StepRequest(hyperparameters=given), 1, 0, early_reply=False)
-    assert codec.step_from_wire(message).hyperparameters == given
+    assert codec.hyperparameters_of(message) == given
 
 
 def test_a_push_with_wrong_hyperparameters_is_refused_whole() -> None:

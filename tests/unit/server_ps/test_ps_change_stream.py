@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.pushes import push_of
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import PushTarget, StepInfo
-from ropewalk.server.ps.change_stream import BlockChange, PushRequest, Subscriber
+from ropewalk.server.ps.change_stream import BlockChange, Push, Subscriber
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -45,8 +46,8 @@ class Noted(Subscriber):
     def failed(self, change: BlockChange, error: BaseException) -> None:
         self.heard.append(("failed", self._value(change), type(error)))
 
-    def complete(self, info: StepInfo, step_increment: int) -> None:
-        self.heard.append(("complete", info.sequence, step_increment))
+    def complete(self, push: Push) -> None:
+        self.heard.append(("complete", push.sequence, push.step_increment))
 
     def has_all(self, blocks: Sequence[PushTarget]) -> bool:
         return len(self.heard) > 1
@@ -80,7 +81,7 @@ def push(store: Store, sequence: int, bad: bool = False) -> int:
     """Add one to both variables; the global step after it."""
     entries = [LayoutEntry(name, 0, Operation.ASSIGN_ADD) for name in SIZES]
     layout = compile_layout(store.table, entries)
-    request = PushRequest(layout, (), StepInfo(WHO, sequence, 0), 1)
+    request = push_of(layout, (), StepInfo(WHO, sequence, 0), 1)
 
     def ones(num_bytes: int) -> memoryview:
         return memoryview(np.ones(num_bytes // 4, np.float32).tobytes())

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from helpers.pushes import push_of
 from ropewalk.core.arrays.dtypes import as_bytes
 from ropewalk.core.errors import FencedError, LimitExceededError, SequenceError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
@@ -20,7 +21,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.closure_pushes import ClosureRun
 from ropewalk.core.wire.steps import LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -65,7 +65,7 @@ def push(
         return as_bytes(np.full(size // dtype.itemsize, amount, dtype))
 
     info = StepInfo(who, sequence, 0, closure=closure)
-    return store.push(PushRequest(layout, (), info, 1), fetch)
+    return store.push(push_of(layout, (), info, 1), fetch)
 
 
 def values(store: Store) -> list[float]:

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from helpers.pushes import push_of
 from ropewalk.core.errors import FencedError, SequenceError
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
@@ -22,7 +23,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -85,7 +85,7 @@ class Sender:
             return memoryview(self.payload)[position - size : position]
 
         info = StepInfo(who, sequence, 0)
-        return self.store.push(PushRequest(self.layout, self.rows, info, 1), fetch)
+        return self.store.push(push_of(self.layout, self.rows, info, 1), fetch)
 
     def blocks_after(self, pieces: int) -> set[str]:
         """Dtypes of the blocks that are complete once so many pieces have arrived."""

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from helpers.rows import row
+from helpers.pushes import push_of
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.arrays.memory_pool import present_buffer
@@ -27,7 +28,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.engine.push_target import StepInfo
 from ropewalk.server.ps import block_reader, saving
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
@@ -67,7 +67,7 @@ class Cluster:
                 store.table, [LayoutEntry(name, s.part, operation) for s in mine]
             )
             info = StepInfo(WORKER, self.sequence, 0)
-            store.push(PushRequest(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
+            store.push(push_of(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
 
     def value(self, name: str, slot: str = "") -> Array:
         """A whole variable or slot, put together."""

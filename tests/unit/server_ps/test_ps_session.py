@@ -21,7 +21,8 @@ from ropewalk.core.errors import (
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
-from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
+from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, StepReply
+from ropewalk.proto.v1 import session_pb2
 from ropewalk.server.ps.payload import BufferPayload
 from ropewalk.server.ps.session import Session
 from ropewalk.server.ps.store import Store
@@ -93,7 +94,7 @@ class Ps:
     def step(self, *arrays: Array, **fields: Any) -> Noted:
         answer = Noted()
         total = sum(array.nbytes for array in arrays)
-        header = StepHeader(**{"payload_bytes": total, "request_id": 1, **fields})
+        header = session_pb2.Step(**{"payload_bytes": total, "request_id": 1, **fields})
         self.session.step(header, lambda: Noting(*arrays, log=answer.log), answer)
         return answer
 
@@ -120,7 +121,7 @@ def test_row_numbers_are_taken_and_checked_before_any_value() -> None:
     ps = Ps(w=3, table=10)
     ps.layout(1, LayoutEntry("w", 0, ADD), LayoutEntry("table", 0, ADD, Encoding.ROWS))
     rows = np.array([3, 10])
-    answer = ps.step(rows, ones(3), ones(2), push_layout=1, push_counts=[2], sequence=1)
+    answer = ps.step(rows, ones(3), ones(2), push_layout=1, push_rows=[2], sequence=1)
     assert answer.log == ["take 16", "drain", "begin", "finish"]
     assert isinstance(answer.replies[0].error, ShapeMismatchError)
     assert ps.store.counters().refused == 1
@@ -134,11 +135,11 @@ def refusals() -> list[Any]:
         ("too-few", [ones(1)], {"push_layout": 1}, ShapeMismatchError, "4 bytes for a push of 12"),
         ("for-nothing", [ones(3)], {}, ShapeMismatchError, "12 bytes for a push of 0"),
         ("no-counts", [], {"push_layout": 2}, ShapeMismatchError, "row counts for 0 pushed and 0"),
-        ("counts-for-dense", [ones(3)], {"push_layout": 1, "push_counts": [1]},
+        ("counts-for-dense", [ones(3)], {"push_layout": 1, "push_rows": [1]},
          ShapeMismatchError, "row counts for 1 pushed and 0"),
-        ("huge-count", [], {"push_layout": 2, "push_counts": [2**62]},
+        ("huge-count", [], {"push_layout": 2, "push_rows": [2**62]},
          ShapeMismatchError, "sent 0 bytes for a push of"),
-        ("huge-pull", [row], {"pull_layout": 3, "pull_counts": [2**40], "sequence": 0},
+        ("huge-pull", [row], {"pull_layout": 3, "pull_rows": [2**40], "sequence": 0},
          RopewalkError, "bytes"),
         ("unknown-variable", [], {"push_layout": 4}, RopewalkError, "'nowhere'"),
         ("no-rule", [ones(3)], {"push_layout": 5}, RefusedError, "no update rule"),
@@ -180,7 +181,7 @@ def test_a_payload_that_cannot_be_opened_is_neither_counted_nor_refused() -> Non
         raise SegmentError("not mapped")
 
     before = ps.store.counters()
-    header = StepHeader(1, sequence=1, push_layout=1, payload_bytes=12)
+    header = session_pb2.Step(request_id=1, sequence=1, push_layout=1, payload_bytes=12)
     ps.session.step(header, refuse, answer)
     assert isinstance(answer.replies[0].error, SegmentError)
     assert ps.store.counters() == before
@@ -200,7 +201,7 @@ def test_a_payload_that_breaks_off_ends_the_session_and_the_step_may_be_repeated
             return super().take(count)
 
     answer = Noted()
-    header = StepHeader(1, sequence=3, push_layout=2, payload_bytes=8 * LARGE)
+    header = session_pb2.Step(request_id=1, sequence=3, push_layout=2, payload_bytes=8 * LARGE)
     with pytest.raises(ConnectionError, match="cut"):
         ps.session.step(header, lambda: Breaking(ones(LARGE), log=answer.log), answer)
     assert answer.replies == []
@@ -327,7 +328,7 @@ def test_an_answer_is_whole_once_followers_have_what_it_is_about(
     sizes = [LARGE if name == "large" else 3 for name in names]
     values = [np.ones(size, np.float32) for size in sizes]
     payload = BufferPayload([memoryview(each.tobytes()) for each in values])
-    step = StepHeader(
+    step = session_pb2.Step(
         request_id=1, push_layout=1, pull_layout=2 if pull else 0, sequence=1,
         payload_bytes=sum(each.nbytes for each in values), early_reply=pull == ("large",),
     )  # fmt: skip

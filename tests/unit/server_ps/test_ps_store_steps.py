@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from helpers.pushes import push_of
 from ropewalk.core.arrays.dtypes import DTYPES, Array, DType, is_float
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.rules.built_in.sgd import SGD
@@ -16,7 +17,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.store import Store
 
@@ -65,7 +65,7 @@ def push(
     layout = compile_layout(store.table, entries)
     layout.check_rows(rows, PS)
     info = StepInfo(who, sequence, global_step, scale)
-    result = store.push(PushRequest(layout, tuple(rows), info, increment), fetch)
+    result = store.push(push_of(layout, tuple(rows), info, increment), fetch)
     assert position == len(payload), "a push is read to its end"
     return result
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.pushes import push_of
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import (
@@ -37,7 +38,6 @@ from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.distribute.program_cluster import in_cluster
 from ropewalk.distribute.runtime import ClusterRuntime, JobLink
 from ropewalk.engine.push_target import StepInfo
-from ropewalk.server.ps.change_stream import PushRequest
 from ropewalk.server.ps.layout import compile_layout
 from ropewalk.server.ps.saving import save_shards
 from ropewalk.server.ps.store import Store
@@ -71,7 +71,7 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
         position += count
         return memoryview(payload)[position - count : position]
 
-    store.push(PushRequest(layout, (), StepInfo(WHO, 1, 0), step), fetch)
+    store.push(push_of(layout, (), StepInfo(WHO, 1, 0), step), fetch)
     path = Path(checkpoint_path(str(model_dir), step))
     part = save_shards(store, str(path))
     manifest = Manifest(
