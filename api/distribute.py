@@ -31,10 +31,6 @@ from ..distribute.strategies.cross_device_ops import CrossDeviceOps, ReductionTo
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.extended import StrategyExtended
 from ..distribute.strategies.mirrored import MirroredStrategy
-from ..distribute.strategies.multi_worker import (
-    CollectiveAllReduceStrategy,
-    MultiWorkerMirroredStrategy,
-)
 from ..distribute.strategies.one_device import OneDeviceStrategy
 from ..distribute.strategies.parameter_server import ParameterServerStrategy
 from ..distribute.strategies.strategy import RunOptions, Strategy
@@ -95,6 +91,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ..annexes.jax_bridge.tpu_strategy import TPUStrategy
+    from ..annexes.ring.multi_worker import (
+        CollectiveAllReduceStrategy,
+        MultiWorkerMirroredStrategy,
+    )
     from ..distribute import coordinator
     from ..worker.standard_server import Server, ServerDef
 
@@ -105,6 +105,8 @@ else:
         "ropewalk.distribute",
         globals(),
         later={
+            "CollectiveAllReduceStrategy": "annexes.ring.multi_worker:CollectiveAllReduceStrategy",
+            "MultiWorkerMirroredStrategy": "annexes.ring.multi_worker:MultiWorkerMirroredStrategy",
             "Server": "worker.standard_server:Server",
             "ServerDef": "worker.standard_server:ServerDef",
             "TPUStrategy": "annexes.jax_bridge.tpu_strategy:TPUStrategy",

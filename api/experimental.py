@@ -12,9 +12,6 @@ from ..distribute.base.communication import (
 )
 from ..distribute.base.values import ValueContext
 from ..distribute.strategies.central_storage import CentralStorageStrategy
-from ..distribute.strategies.multi_worker import (
-    ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
-)
 from ..distribute.strategies.parameter_server import ParameterServerStrategy
 
 __all__ = [
@@ -32,6 +29,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ..annexes.jax_bridge.tpu_strategy import ExperimentalTPUStrategy as TPUStrategy
+    from ..annexes.ring.multi_worker import (
+        ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
+    )
     from ..distribute import coordinator
     from ..training.device_assignment import DeviceAssignment
 
@@ -42,6 +42,9 @@ else:
         globals(),
         later={
             "DeviceAssignment": "training.device_assignment:DeviceAssignment",
+            "MultiWorkerMirroredStrategy": (
+                "annexes.ring.multi_worker:ExperimentalMultiWorkerMirroredStrategy"
+            ),
             "TPUStrategy": "annexes.jax_bridge.tpu_strategy:ExperimentalTPUStrategy",
             "coordinator": "distribute.coordinator",
         },

@@ -24,9 +24,9 @@ from rich.table import Table
 import ropewalk as rw
 from benchmarks.cases import INPUT_STEP_MS, RING_CASES, SYNC_TITLES, RingCase
 from benchmarks.peers.harness import summary
+from ropewalk.annexes.ring.group import CollectiveGroup
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
-from ropewalk.collectives.group import CollectiveGroup
 from ropewalk.core.settings import GLIBC_TUNABLES, Settings
 from ropewalk.core.task import TaskId
 from ropewalk.net.this_machine import free_ports

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
+from ..core import annexes
 from ..core.errors import (
     JobDoneError,
     JobStoppedError,
@@ -53,10 +54,9 @@ def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
         from .data_plane.servers import ServersPlane
 
         return JobTask(task, settings, ServersPlane(task, settings))
-    from .data_plane.ring import RingPlane
-
+    ring = annexes.the("data_plane", "ring", "training in sync, without ps,")
     # The chief of a dynamic cluster that lists only this task has no address, and leads no job.
-    return JobTask(task, settings, RingPlane(task, settings), leads=bool(task.chief_address))
+    return JobTask(task, settings, ring.RingPlane(task, settings), leads=bool(task.chief_address))
 
 
 class RunningTask:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...cluster.roles import EVALUATOR, ps_of
+from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...core.settings import load_settings, set_environment
 from ...distribute.job_snapshots import JobSnapshots
@@ -20,7 +21,6 @@ from ...distribute.runtime import ClusterRuntime
 from ...distribute.strategies.central_storage import CentralStorageStrategy
 from ...distribute.strategies.default import the_default_strategy
 from ...distribute.strategies.mirrored import MirroredStrategy
-from ...distribute.strategies.multi_worker import MultiWorkerMirroredStrategy
 from ...distribute.strategies.parameter_server import (
     ParameterServerExtended,
     ParameterServerStrategy,
@@ -129,7 +129,10 @@ def _train_strategy(config: RunConfig) -> Strategy:
     if ps_of(config.task.spec):
         return ParameterServerStrategy()
     if not config.task.is_local:
-        return MultiWorkerMirroredStrategy()
+        in_sync: Strategy = annexes.the(
+            "multi_worker", "ring", "training in sync, without ps,"
+        ).MultiWorkerMirroredStrategy()
+        return in_sync
     return the_default_strategy()
 
 
@@ -144,8 +147,7 @@ def eval_strategy(config: RunConfig) -> Strategy:
     strategy = _made(config.eval_distribute, "eval_distribute")
     devices = strategy.extended.replica_devices
     on_servers = isinstance(strategy.extended, ParameterServerExtended)
-    in_sync = isinstance(strategy, MultiWorkerMirroredStrategy)
-    if not on_servers and not (in_sync and strategy.extended.num_replicas_in_sync > len(devices)):
+    if not on_servers and strategy.extended.num_replicas_in_sync <= len(devices):
         return strategy
     log.info(
         "eval_distribute is %s: evaluations are of this process, on %s",
@@ -182,7 +184,7 @@ def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
         # The job keeps the variables of the program's first strategy that it can save.
         if strategy is the_default_strategy() or not _adopts(runtime.snapshots):
             return None
-    elif not isinstance(strategy, MultiWorkerMirroredStrategy):
+    elif not extended.experimental_between_graph:
         raise ConfigurationError(
             f"{runtime.task.task}: train_distribute is {type(strategy).__name__}, whose variables "
             "are this process's alone, in a cluster of several tasks. Give "

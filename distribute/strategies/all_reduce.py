@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from ...collectives.nccl import DTYPES as NCCL_DTYPES
-from ...collectives.nccl import nccl_available, nccl_dtype, nccl_group
 from ...core.arrays.any_framework import as_array, beside, is_on_gpu
 from ...core.process.accelerators import load_cupy, load_nccl
 from ..base.communication import CommunicationOptions
@@ -15,6 +13,7 @@ from ..base.devices import device_of, is_gpu, on_device, physical_gpu, place
 from ..base.reductions import ReduceOp, combine, divided, widened
 from ..base.values import DistributedValues, Mirrored
 from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, is_sparse, mirror
+from .nccl_calls import NCCL_DTYPES, nccl_available, nccl_dtype, nccl_group
 from .packing import by_dtype, cuts_by_count, join, split
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ class Push(StepInfo):
     """A push that was checked; its values are fetched while it is applied.
 
     Attributes:
-        layout: What of the ps it changes.
+        layout: Places of the ps that it changes.
         rows: Rows or elements of each numbered range, strictly ascending int64; or keys.
         step_increment: Added to the global step.
         changed: Id of a bound update rule -> the one to run instead.

@@ -66,7 +66,7 @@ def test_a_fork_that_is_killed_says_so_and_one_that_runs_on_is_waited_for_in_vai
 
 
 def test_forks_share_nothing_that_was_drawn_at_random() -> None:
-    code = "import ropewalk.collectives.group as g, random; print(g._GENERATION, random.random())"
+    code = "import ropewalk.annexes.ring.group as g, random; print(g._GENERATION, random.random())"
     said = []
     for _ in range(2):
         with Forked([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

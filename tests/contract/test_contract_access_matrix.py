@@ -27,9 +27,9 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
+from ropewalk.annexes.ring.server import CollectiveServer
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import Lead
-from ropewalk.collectives.server import CollectiveServer
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.error_table import from_detail
 from ropewalk.net.shared_memory import unavailable

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropewalk.annexes.ring.group import CollectiveGroup
+from ropewalk.annexes.ring.nccl import NcclLink
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
-from ropewalk.collectives.group import CollectiveGroup
-from ropewalk.collectives.nccl import NcclLink
 from ropewalk.core.arrays.dtypes import as_dtype
 from ropewalk.core.errors import (
     CollectiveMismatchError,

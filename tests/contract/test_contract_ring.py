@@ -15,11 +15,11 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS
 from helpers.streams import result, start
 from helpers.waiting import scaled, wait_until
+from ropewalk.annexes.ring.group import CollectiveGroup
+from ropewalk.annexes.ring.server import hold_server, release_server
+from ropewalk.annexes.ring.worker_client import WorkerClient
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
-from ropewalk.collectives.group import CollectiveGroup
-from ropewalk.collectives.server import hold_server, release_server
-from ropewalk.collectives.worker_client import WorkerClient
 from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -287,7 +287,7 @@ def test_what_was_sent_may_be_changed_once_the_call_is_over(
     changed = threading.Event()
     faults = Faults(plan=lambda stream, _number: stream.fill())
     client = partial(WorkerClient, wrap=faults.wrap)
-    monkeypatch.setattr("ropewalk.collectives.links.WorkerClient", client)
+    monkeypatch.setattr("ropewalk.annexes.ring.links.WorkerClient", client)
 
     def work(group: CollectiveGroup) -> Array:
         values = mine(group.rank, (700_000,), "float32")

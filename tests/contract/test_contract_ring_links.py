@@ -17,9 +17,9 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS, NO_MEMORY
 from helpers.streams import open_descriptors, own_threads, result, start, stream_pairs
 from helpers.waiting import scaled, wait_until
-from ropewalk.collectives.server import CollectiveServer
-from ropewalk.collectives.slot_link import LINK_BYTES, SlotReceiver, SlotSender
-from ropewalk.collectives.stream_link import (
+from ropewalk.annexes.ring.server import CollectiveServer
+from ropewalk.annexes.ring.slot_link import LINK_BYTES, SlotReceiver, SlotSender
+from ropewalk.annexes.ring.stream_link import (
     HEAD_BYTES,
     MAX_PAYLOAD_BYTES,
     Call,
@@ -31,7 +31,7 @@ from ropewalk.collectives.stream_link import (
     StreamReceiver,
     StreamSender,
 )
-from ropewalk.collectives.worker_client import SERVICE, WorkerClient
+from ropewalk.annexes.ring.worker_client import SERVICE, WorkerClient
 from ropewalk.core.errors import (
     RefusedError,
 )

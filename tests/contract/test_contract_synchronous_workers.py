@@ -13,9 +13,9 @@ import pytest
 import ropewalk as rw
 from helpers.replicas import context, replica
 from helpers.waiting import scaled
+from ropewalk.annexes.ring.group import CollectiveGroup
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.spec import ClusterSpec
-from ropewalk.collectives.group import CollectiveGroup
 from ropewalk.core.arrays.dtypes import BFLOAT16
 from ropewalk.core.errors import (
     CollectiveTimeoutError,

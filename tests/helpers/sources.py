@@ -8,7 +8,7 @@ from pathlib import Path
 from .processes import ROOT
 
 ROOMS = (
-    "annexes", "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch",
+    "annexes", "api", "client", "cluster", "core", "distribute", "engine", "launch",
     "net", "proto", "server", "shipping", "telemetry", "training", "worker",
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ropewalk.collectives.diagnosis import (
+from ropewalk.annexes.ring.diagnosis import (
     Answer,
     NoAnswer,
     RingWorkers,
@@ -14,7 +14,7 @@ from ropewalk.collectives.diagnosis import (
     join_timeout_error,
     why_lost,
 )
-from ropewalk.collectives.stream_link import RingProgress
+from ropewalk.annexes.ring.stream_link import RingProgress
 from ropewalk.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,

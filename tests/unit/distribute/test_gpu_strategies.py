@@ -16,8 +16,7 @@ import ropewalk as rw
 from helpers.replicas import SUM, replica
 from helpers.rows import row
 from helpers.strict_cupy import played_gpus
-from ropewalk.collectives.nccl import DTYPES as NCCL_DTYPES
-from ropewalk.collectives.nccl import nccl_available
+from ropewalk.distribute.strategies.nccl_calls import NCCL_DTYPES, nccl_available
 from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ropewalk.core.process.accelerators import count_gpus, load_cupy
 from ropewalk.distribute import (
@@ -197,7 +196,7 @@ def test_nccl_adds_up_what_a_gpu_has() -> None:
     """Of one GPU; that CuPy's NCCL is found and takes the calls is the point."""
     if not nccl_available():
         pytest.skip("CuPy has no NCCL here")
-    from ropewalk.collectives.nccl import NcclLink
+    from ropewalk.annexes.ring.nccl import NcclLink
     from ropewalk.distribute.strategies.all_reduce import _nccl_sum_in_place
 
     cupy = load_cupy()

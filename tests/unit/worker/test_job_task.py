@@ -2,6 +2,7 @@
 
 import pytest
 
+from ropewalk.annexes.ring.data_plane import RingPlane
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import JobStoppedError, RopewalkError
@@ -11,7 +12,6 @@ from ropewalk.core.states import Outcome, Phase
 from ropewalk.core.task import TaskId
 from ropewalk.distribute.job_snapshots import JobSnapshots
 from ropewalk.worker.data_plane.plane import DataPlane
-from ropewalk.worker.data_plane.ring import RingPlane
 from ropewalk.worker.job_task import JobTask
 from ropewalk.worker.process.program import Ending
 

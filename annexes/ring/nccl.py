@@ -7,65 +7,19 @@ that.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..core.errors import CollectiveMismatchError
-from ..core.process.accelerators import load_cupy, load_nccl
+from ...core.errors import CollectiveMismatchError
+from ...core.process.accelerators import load_cupy, load_nccl
+from ...distribute.strategies.nccl_calls import nccl_dtype, nccl_group
 from .group import CollectiveGroup
 
 log = logging.getLogger(__name__)
 
-_NUMBERS = {
-    "int8": "NCCL_INT8",
-    "int32": "NCCL_INT32",
-    "int64": "NCCL_INT64",
-    "uint8": "NCCL_UINT8",
-    "uint32": "NCCL_UINT32",
-    "uint64": "NCCL_UINT64",
-    "float16": "NCCL_FLOAT16",
-    "float32": "NCCL_FLOAT32",
-    "float64": "NCCL_FLOAT64",
-    "bfloat16": "NCCL_BFLOAT16",
-}
-DTYPES = frozenset(_NUMBERS)
-"""Names of the dtypes that NCCL adds up."""
-
 _SUCCESS, _NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
-
-
-def nccl_available() -> bool:
-    """Return whether CuPy has NCCL."""
-    try:
-        return bool(load_nccl().available)
-    except ImportError:
-        return False
-
-
-def nccl_dtype(array: Any) -> int:
-    """Find NCCL's number for an array's dtype, from ``DTYPES``."""
-    return int(getattr(load_nccl(), _NUMBERS[array.dtype.name]))
-
-
-@contextmanager
-def nccl_group() -> Iterator[None]:
-    """Have NCCL begin the calls of a block together, at its end.
-
-    After a call that NCCL refuses, it begins none. It knows of no other errors, and would wait for
-    the calls that were not made: look up all that a call needs before the block.
-    """
-    nccl = load_nccl()
-    nccl.groupStart()
-    try:
-        yield
-    except BaseException:
-        with suppress(nccl.NcclError):  # the error of the block again
-            nccl.groupEnd()
-        raise
-    nccl.groupEnd()
 
 
 class NcclLink:

@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..core.arrays.dtypes import DTYPES, Array
-from ..core.errors import RefusedError, RopewalkError
-from ..net.connection import Connection
-from ..net.stream import NEVER
+from ...core.arrays.dtypes import DTYPES, Array
+from ...core.errors import RefusedError, RopewalkError
+from ...net.connection import Connection
+from ...net.stream import NEVER
 
 # -- Frames ------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Receiver(Protocol):
 
 
 class StreamSender:
-    """The sending end. See :class:`~ropewalk.collectives.stream_link.Sender`.
+    """The sending end. See :class:`~ropewalk.annexes.ring.stream_link.Sender`.
 
     What the stream takes at once is sent by the caller, the rest by a thread, so that neighbours
     may both send before either receives.
@@ -249,7 +249,7 @@ class StreamSender:
 
 
 class StreamReceiver:
-    """The receiving end. See :class:`~ropewalk.collectives.stream_link.Receiver`.
+    """The receiving end. See :class:`~ropewalk.annexes.ring.stream_link.Receiver`.
 
     Args:
         connection: Connection from the sender; owned from now on.

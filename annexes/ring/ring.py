@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
+from ...core.arrays.dtypes import Array
 
 CHUNK_BYTES = 256 * 1024  # for links in shared memory: a few chunks fit in the cache
 STREAM_CHUNK_BYTES = 1024 * 1024  # for streams: amortizes the cost of a frame

@@ -17,13 +17,13 @@ import os
 import select
 import time
 
-from ..core.arrays.dtypes import Array
-from ..core.errors import RefusedError
-from ..core.process.wait import spin_then_sleep
-from ..core.wire.steps import HEADER_BYTES
-from ..net.connection import Connection
-from ..net.shared_memory import SharedSegment
-from ..net.sockets import peer_process
+from ...core.arrays.dtypes import Array
+from ...core.errors import RefusedError
+from ...core.process.wait import spin_then_sleep
+from ...core.wire.steps import HEADER_BYTES
+from ...net.connection import Connection
+from ...net.shared_memory import SharedSegment
+from ...net.sockets import peer_process
 from .stream_link import HEAD_BYTES, LENGTH, MAX_PAYLOAD_BYTES
 
 SLOT_BYTES = MAX_PAYLOAD_BYTES  # what is not written to takes no memory
@@ -116,7 +116,7 @@ class _End:
     def is_stopped(self) -> bool:
         """Whether a signal keeps the other end's process from running."""
         # Imported late: asked of a worker that does not answer, which is rare.
-        from ..core.process.stopped import is_stopped
+        from ...core.process.stopped import is_stopped
 
         number = self._stream.fileno()
         return number >= 0 and is_stopped(peer_process(number))
@@ -131,7 +131,7 @@ class _End:
 
 
 class SlotSender(_End):
-    """The sending end. See :class:`~ropewalk.collectives.stream_link.Sender`.
+    """The sending end. See :class:`~ropewalk.annexes.ring.stream_link.Sender`.
 
     Args:
         connection: Connection to the receiver, over a Unix socket; owned from now on.
@@ -161,7 +161,7 @@ class SlotSender(_End):
 
 
 class SlotReceiver(_End):
-    """The receiving end. See :class:`~ropewalk.collectives.stream_link.Receiver`.
+    """The receiving end. See :class:`~ropewalk.annexes.ring.stream_link.Receiver`.
 
     Args:
         connection: Connection from the sender, over a Unix socket; owned from now on.

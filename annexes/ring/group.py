@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.roles import workers_of
-from ..core.arrays.buffers import BufferPools
-from ..core.arrays.dtypes import Array, as_dtype
-from ..core.errors import PeerLostError, RopewalkError, ShapeMismatchError
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.task import Incarnation, TaskId
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...cluster.roles import workers_of
+from ...core.arrays.buffers import BufferPools
+from ...core.arrays.dtypes import Array, as_dtype
+from ...core.errors import PeerLostError, RopewalkError, ShapeMismatchError
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
 from .call import CollectiveCall
 from .diagnosis import RingWorkers, join_timeout_error
 from .links import RingLinks

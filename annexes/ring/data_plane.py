@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...collectives.group import close_rings, leave_rings
-from ...collectives.server import hold_server, release_server
 from ...core.settings import Settings
 from ...core.states import Outcome
 from ...distribute.job_snapshots import JobSnapshots
-from ..process.program import Ending
-from .plane import DataPlane
+from ...worker.data_plane.plane import DataPlane
+from ...worker.process.program import Ending
+from .group import close_rings, leave_rings
+from .server import hold_server, release_server
 
 if TYPE_CHECKING:
     from ...server.chief.servicer import LockedJob

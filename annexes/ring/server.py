@@ -11,21 +11,21 @@ from zlib import crc32
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from ..core.errors import LimitExceededError, OtherJobError, RefusedError
-from ..core.settings import Settings
-from ..core.task import TaskId, is_other_job
-from ..core.wire import codec, error_table
-from ..core.wire.bounds import check_number
-from ..net.auth.guard import Guard, Visitor
-from ..net.connection import Connection
-from ..net.dial import parse
-from ..net.endpoint import Greeting
-from ..net.host import HostedServer, TaskHost
-from ..net.listener import GREETING_TIMEOUT_S
-from ..net.shared_memory import SharedSegment
-from ..net.stream import NEVER
-from ..net.unary import Servicer
-from ..proto.v1 import collective_pb2, common_pb2, session_pb2
+from ...core.errors import LimitExceededError, OtherJobError, RefusedError
+from ...core.settings import Settings
+from ...core.task import TaskId, is_other_job
+from ...core.wire import codec, error_table
+from ...core.wire.bounds import check_number
+from ...net.auth.guard import Guard, Visitor
+from ...net.connection import Connection
+from ...net.dial import parse
+from ...net.endpoint import Greeting
+from ...net.host import HostedServer, TaskHost
+from ...net.listener import GREETING_TIMEOUT_S
+from ...net.shared_memory import SharedSegment
+from ...net.stream import NEVER
+from ...net.unary import Servicer
+from ...proto.v1 import collective_pb2, common_pb2, session_pb2
 from .slot_link import SlotReceiver
 from .stream_link import Receiver, RingProgress, StreamReceiver
 from .worker_client import SERVICE
@@ -33,7 +33,7 @@ from .worker_client import SERVICE
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
 
-    from ..net.unary import Servicer
+    from ...net.unary import Servicer
 
 # -- Accepted links that wait for their ring ---------------------------------------------------
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..core.arrays.dtypes import Array
-from ..core.clock import Silence
-from ..core.errors import PeerLostError, RopewalkError
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.wire import error_table
+from ...core.arrays.dtypes import Array
+from ...core.clock import Silence
+from ...core.errors import PeerLostError, RopewalkError
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.wire import error_table
 from .diagnosis import (
     Answer,
     NoAnswer,

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.arrays.dtypes import Array
-from ..core.errors import CollectiveMismatchError, RopewalkError
-from ..core.process.waiting import FIRST_S, WaitLog
-from ..core.wire import error_table
+from ...core.arrays.dtypes import Array
+from ...core.errors import CollectiveMismatchError, RopewalkError
+from ...core.process.waiting import FIRST_S, WaitLog
+from ...core.wire import error_table
 from .diagnosis import uneven_calls_error
 from .links import RingLinks
 from .stream_link import Head, RingFrameKind, unpack_head
@@ -17,7 +17,7 @@ _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous wor
 
 
 class CollectiveCall:
-    """Sends and receives the chunks of one call. See :class:`~ropewalk.collectives.ring.Link`.
+    """Sends and receives the chunks of one call. See :class:`~ropewalk.annexes.ring.ring.Link`.
 
     When nothing moves for a while it asks the other workers for the reason.
 

@@ -5,15 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...collectives.group import CollectiveGroup
-from ...collectives.nccl import DTYPES as NCCL_DTYPES
-from ...collectives.nccl import NcclLink
 from ...core.arrays.any_framework import as_array, beside, is_on_gpu, to_host
 from ...core.arrays.dtypes import DType
 from ...core.arrays.indexed_slices import IndexedSlices
-from ..base.communication import CommunicationImplementation, CommunicationOptions
-from ..base.devices import HOST
-from ..base.reductions import (
+from ...distribute.base.communication import CommunicationImplementation, CommunicationOptions
+from ...distribute.base.devices import HOST
+from ...distribute.base.reductions import (
     ReduceOp,
     axis_sums,
     combine,
@@ -22,10 +19,13 @@ from ..base.reductions import (
     mean_dtype,
     widened,
 )
-from ..base.values import DistributedValues, PerReplica, is_variable, on_every_replica
-from .cross_device_ops import CrossDeviceOps, devices_of, is_sparse, mirror
-from .packing import by_dtype, join, packs_to_send, split
-from .reducer import Reducer, ValuesAndPlaces
+from ...distribute.base.values import DistributedValues, PerReplica, is_variable, on_every_replica
+from ...distribute.strategies.cross_device_ops import CrossDeviceOps, devices_of, is_sparse, mirror
+from ...distribute.strategies.nccl_calls import NCCL_DTYPES
+from ...distribute.strategies.packing import by_dtype, join, packs_to_send, split
+from ...distribute.strategies.reducer import Reducer, ValuesAndPlaces
+from .group import CollectiveGroup
+from .nccl import NcclLink
 
 
 class WorkersReducer(Reducer):

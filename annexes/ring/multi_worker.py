@@ -1,7 +1,7 @@
 """MultiWorkerMirroredStrategy: synchronous workers with equal copies of the variables.
 
 Every worker runs the program; a reduction first adds up the replicas of a worker, then goes round
-the ring of workers (``collectives``).
+the ring of workers (``group.py``).
 """
 
 import sys
@@ -13,23 +13,24 @@ import numpy as np
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
-from ...collectives.group import CollectiveGroup
-from ...collectives.nccl import NcclLink, nccl_available
 from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
-from ..base.communication import CommunicationImplementation, CommunicationOptions
-from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
-from ..base.moved_average import MovedAverage
-from ..base.values import DistributedValues
-from ..job_snapshots import JobSnapshots
-from ..runtime import ClusterRuntime
-from ..variables.spec import VariableSpec
-from ..variables.variable import Variable
-from .all_reduce import choose_cross_device_ops
-from .finite_updates import AVERAGES, DELTAS, FiniteUpdates
-from .joining import runtime_of_workers
-from .mirrored import MirroredExtended
-from .strategy import Strategy
+from ...distribute.base.communication import CommunicationImplementation, CommunicationOptions
+from ...distribute.base.devices import compute_devices, is_gpu, physical_gpu, task_name
+from ...distribute.base.moved_average import MovedAverage
+from ...distribute.base.values import DistributedValues
+from ...distribute.job_snapshots import JobSnapshots
+from ...distribute.runtime import ClusterRuntime
+from ...distribute.strategies.all_reduce import choose_cross_device_ops
+from ...distribute.strategies.finite_updates import AVERAGES, DELTAS, FiniteUpdates
+from ...distribute.strategies.joining import runtime_of_workers
+from ...distribute.strategies.mirrored import MirroredExtended
+from ...distribute.strategies.nccl_calls import nccl_available
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.spec import VariableSpec
+from ...distribute.variables.variable import Variable
+from .group import CollectiveGroup
+from .nccl import NcclLink
 from .worker_reducer import WorkersReducer
 
 

@@ -6,20 +6,20 @@ import logging
 import time
 from collections.abc import Callable
 
-from ..cluster.access.principal import principal_of_task
-from ..core.backoff import attempts
-from ..core.errors import PeerLostError, RefusedError
-from ..core.process.waiting import WaitLog
-from ..core.settings import Settings
-from ..core.task import Incarnation, TaskId
-from ..core.wire.error_table import from_detail
-from ..net.channel import UnaryClient
-from ..net.connection import Connection
-from ..net.connection_choice import ConnectionKind
-from ..net.dial import Dialer, WrapStream, reach, receive_message
-from ..net.shared_memory import SharedSegment
-from ..net.stream import NEVER
-from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
+from ...cluster.access.principal import principal_of_task
+from ...core.backoff import attempts
+from ...core.errors import PeerLostError, RefusedError
+from ...core.process.waiting import WaitLog
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
+from ...core.wire.error_table import from_detail
+from ...net.channel import UnaryClient
+from ...net.connection import Connection
+from ...net.connection_choice import ConnectionKind
+from ...net.dial import Dialer, WrapStream, reach, receive_message
+from ...net.shared_memory import SharedSegment
+from ...net.stream import NEVER
+from ...proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
 from .slot_link import LINK_BYTES, SlotSender
 from .stream_link import RingMember, RingProgress, Sender, StreamSender
 

@@ -12,14 +12,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import (
+from ...core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     JoinTimeoutError,
     PeerLostError,
     RopewalkError,
 )
-from ..core.task import TaskId
+from ...core.task import TaskId
 from .stream_link import RingProgress
 
 
