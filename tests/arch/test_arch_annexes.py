@@ -114,3 +114,14 @@ def test_a_name_without_its_annex_says_which_it_needs(build: Build) -> None:
     result = _python("-c", code, where=build("torch_bridge"))
     assert "needs the annex torch_bridge" in result.stderr.splitlines()[-1]
     assert "MissingExtraError" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", [(), ("-m", "ropewalk", "run")], ids=["python", "run"])
+def test_training_in_sync_without_its_annex_says_which_it_needs(
+    build: Build, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import ropewalk as rw\nrw.distribute.MultiWorkerMirroredStrategy()\n")
+    result = _python(*command, str(program), where=build("ring"))
+    assert result.returncode != 0
+    assert "needs the annex ring, which was taken out" in result.stderr

@@ -16,7 +16,6 @@ import ropewalk as rw
 from helpers.replicas import SUM, replica
 from helpers.rows import row
 from helpers.strict_cupy import played_gpus
-from ropewalk.distribute.strategies.nccl_calls import NCCL_DTYPES, nccl_available
 from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ropewalk.core.process.accelerators import count_gpus, load_cupy
 from ropewalk.distribute import (
@@ -30,6 +29,7 @@ from ropewalk.distribute import (
     Strategy,
 )
 from ropewalk.distribute.base.devices import place
+from ropewalk.distribute.strategies.nccl_calls import NCCL_DTYPES, nccl_available
 
 pytestmark = pytest.mark.timeout(120)
 

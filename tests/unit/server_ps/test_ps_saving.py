@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from helpers.rows import row
 from helpers.pushes import push_of
+from helpers.rows import row
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.arrays.memory_pool import present_buffer
