@@ -282,7 +282,7 @@ def test_other_large_pulls_in_every_step_take_nothing_for_known_that_is_not(
     create(session, **sizes)
     expected = dict.fromkeys(names, 0)
     rng = np.random.default_rng(1)
-    for _ in range(400):
+    for _ in range(150):
         mine = [str(name) for name in rng.permutation(names)[: rng.integers(4, 7)]]
         one = str(rng.choice(names))
         expected[one] += 1

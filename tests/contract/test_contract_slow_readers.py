@@ -149,7 +149,14 @@ def many_calls(cluster: Cluster, who: Principal, path: str, port: int, window: i
 @pytest.mark.parametrize(
     ("mode", "role", "window"),
     [
-        *(pytest.param("token", role, 0, id=role) for role in ROLES),
+        *(
+            pytest.param(
+                *("token", role, 0),
+                id=role,
+                marks=() if role in ("reader", "worker") else pytest.mark.soak,
+            )
+            for role in ROLES
+        ),
         pytest.param("mtls", "reader", 0, id="by certificate"),
         pytest.param("token", "reader", 2**31 - 1, id="unread"),
     ],
@@ -193,7 +200,7 @@ def open_tunnels(cluster: Cluster, who: Principal, port: int, service: str, coun
 
 
 @pytest.mark.parametrize("mode", ["mtls"])
-@pytest.mark.parametrize("service", ["who", "ps"])
+@pytest.mark.parametrize("service", [pytest.param("who", marks=pytest.mark.soak), "ps"])
 def test_tunnels_whose_welcome_is_not_taken_keep_no_worker_out(
     cluster: Cluster, service: str
 ) -> None:

@@ -40,9 +40,9 @@ class Program:
 PROGRAMS = {
     "custom_training": Program("accuracy", 0.95, IN_SYNC, "python"),
     "dist_mnist": Program("cross-entropy", 0.25, SERVERS, "tf_config", at_most=True),
-    "dlrm": Program("AUC", 0.8, SERVERS, "tf_config"),
+    "dlrm": Program("AUC", 0.8, SERVERS, "python"),
     "estimator": Program("accuracy", 0.9, EVALUATED, "local"),
-    "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "local"),
+    "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "python"),
     "multi_worker_training": Program("accuracy", 0.93, IN_SYNC, "tf_config"),
     "parameter_server_training": Program("accuracy", 0.95, SERVERS, "local"),
     "resnet": Program("accuracy", 0.9, EVALUATED, "python"),

@@ -30,7 +30,13 @@ def job_to_stop(folder: Path) -> Iterator[CountingJob]:
         job.stop()
 
 
-@pytest.mark.parametrize("replicas", [1, 2], ids=["no replicas", "replicas"])
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        pytest.param(1, id="no replicas", marks=pytest.mark.soak),
+        pytest.param(2, id="replicas"),
+    ],
+)
 def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
     tmp_path: Path, replicas: int
 ) -> None:
@@ -62,7 +68,7 @@ def test_a_chief_that_alone_is_asked_to_stop_leaves_its_job_to_the_next_one(
     "order",
     [
         pytest.param((CHIEF, *WORKERS, *PS), id="the chief first"),
-        pytest.param((*PS, *WORKERS, CHIEF), id="the ps first"),
+        pytest.param((*PS, *WORKERS, CHIEF), id="the ps first", marks=pytest.mark.soak),
         pytest.param((CHIEF, *WORKERS), id="all but the ps, as at a deadline"),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_chief_that_is_killed_during_moves_and_its_successor_lose_nothing(tmp_
         job.check_digests()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_a_share_that_is_handed_over_when_the_chief_is_lost_needs_no_other_chief(
     tmp_path: Path, when: str
 ) -> None:
@@ -258,7 +258,10 @@ def test_the_loss_of_all_replicas_ends_the_job_and_says_so(tmp_path: Path) -> No
         job.stop()
 
 
-@pytest.mark.parametrize("chief_too", [False, True], ids=["ps", "ps and chief"])
+@pytest.mark.parametrize(
+    "chief_too",
+    [pytest.param(False, id="ps", marks=pytest.mark.soak), pytest.param(True, id="ps and chief")],
+)
 def test_a_ps_without_replicas_that_is_started_again_takes_no_part_in_a_checkpoint(
     tmp_path: Path, *, chief_too: bool
 ) -> None:
