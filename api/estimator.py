@@ -15,37 +15,40 @@ from typing import TYPE_CHECKING
 from ..annexes.estimator import early_stopping as experimental
 from ..annexes.estimator import metrics
 from ..annexes.estimator.basic_hooks import (
+    FinalOpsHook,
     LoggingTensorHook,
     NanTensorHook,
+    ProfilerHook,
     StepCounterHook,
     StopAtStepHook,
     SummarySaverHook,
 )
 from ..annexes.estimator.building import get_global_step, once
-from ..annexes.estimator.estimator import Estimator
-from ..annexes.estimator.evaluation_results import read_eval_metrics
-from ..annexes.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
-from ..annexes.estimator.exporting import ServingInputReceiver, build_raw_serving_input_receiver_fn
-from ..annexes.estimator.extending import add_metrics
+from ..annexes.estimator.estimator import Estimator, add_metrics
+from ..annexes.estimator.evaluating import read_eval_metrics
+from ..annexes.estimator.exporters import (
+    BestExporter,
+    Exporter,
+    FinalExporter,
+    LatestExporter,
+    ServingInputReceiver,
+    build_raw_serving_input_receiver_fn,
+)
 from ..annexes.estimator.first_values import WarmStartSettings
 from ..annexes.estimator.hooks import (
     CheckpointSaverListener,
+    SecondOrStepTimer,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
-from ..annexes.estimator.inputs import numpy_input_fn
-from ..annexes.estimator.modes import ModeKeys
-from ..annexes.estimator.profiling_hooks import FinalOpsHook, ProfilerHook
+from ..annexes.estimator.inputs import ELSEWHERE, numpy_input_fn
 from ..annexes.estimator.recording import record
-from ..annexes.estimator.removed_names import ELSEWHERE
 from ..annexes.estimator.run_config import DistributeConfig, RunConfig
-from ..annexes.estimator.saver_hook import CheckpointSaverHook
-from ..annexes.estimator.spec import EstimatorSpec, Scaffold
-from ..annexes.estimator.specs import EvalSpec, TrainSpec
-from ..annexes.estimator.timers import SecondOrStepTimer
-from ..annexes.estimator.training_and_evaluation import train_and_evaluate
+from ..annexes.estimator.saving import CheckpointSaverHook
+from ..annexes.estimator.spec import EstimatorSpec, ModeKeys, Scaffold
+from ..annexes.estimator.training_and_evaluation import EvalSpec, TrainSpec, train_and_evaluate
 from ..core.errors import NanLossDuringTrainingError
 from ..core.public_face import public_getattr
 

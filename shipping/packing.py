@@ -19,8 +19,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from ..core.errors import ProjectError, ProjectTooLargeError
 from ..core.files.plain_file import open_plain
 from ..core.showing import counted
-from .largest import largest
-from .package import LIMITS, Package, PackageLimits, digest_of, fault_of_name
+from .package import LIMITS, Package, PackageLimits, digest_of, fault_of_name, largest
 
 # -- Rules for the entries of a project directory that are left out of a package ---------------
 # Pure. ``.gitignore`` means what it means to git, at every level: the last pattern that matches

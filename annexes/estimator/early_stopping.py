@@ -19,11 +19,15 @@ from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.variables.variable import Variable
 from .estimator import Estimator
-from .evaluation_results import read_eval_metrics
-from .hooks import RunningModel, SessionRunContext, SessionRunHook, SessionRunValues
-from .inputs import InputFn
-from .removed_names import EXPERIMENTAL
-from .timers import SecondOrStepTimer
+from .evaluating import read_eval_metrics
+from .hooks import (
+    RunningModel,
+    SecondOrStepTimer,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from .inputs import EXPERIMENTAL, InputFn
 
 log = logging.getLogger(__name__)
 

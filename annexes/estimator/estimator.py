@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,20 +13,24 @@ from ...core.checkpoint import CheckpointReader
 from ...core.errors import CheckpointError, ConfigurationError
 from ...distribute.strategies.strategy import Strategy
 from .building import Build, registry_of
-from .checkpoint_values import with_checkpoint_values
-from .checks import check_hooks, check_listeners, check_steps
-from .evaluating import evaluate_batches, predictions_of
-from .evaluation_results import eval_dir_of, write_results
-from .exporting import write_export
+from .evaluating import eval_dir_of, evaluate_batches, predictions_of, write_results
+from .exporters import write_export
 from .first_values import ToLookAt, WarmStartSettings, warm_start_settings
-from .hooks import CheckpointSaverListener, RunningModel, SessionRunHook
+from .hooks import (
+    CheckpointSaverListener,
+    RunningModel,
+    SessionRunHook,
+    check_hooks,
+    check_listeners,
+    check_steps,
+)
 from .inputs import InputFn, batches
-from .model_calls import Model, ModelFn, check_model_fn
-from .modes import ModeKeys
+from .model_calls import Model, ModelFn, call_with_known, check_model_fn
 from .run_config import RunConfig
 from .saving import reader_of
-from .train_call import TrainCall
-from .trainer import Trainer, newest_checkpoint
+from .spec import EstimatorSpec, ModeKeys
+from .trainer import Trainer, newest_checkpoint, with_checkpoint_values
+from .training_loop import TrainCall
 from .training_target import choose_model_dir, eval_strategy
 
 log = logging.getLogger(__name__)
@@ -330,3 +334,33 @@ class Estimator:
             receiver = serving_input_receiver_fn()
             called = model.call(getattr(receiver, "features", receiver), None)
             return write_export(export_dir_base, reader, called[0].spec.export_outputs)
+
+
+# -- ``add_metrics``: an Estimator with more metrics than its model_fn gives -------------------
+
+
+def add_metrics(estimator: Estimator, metric_fn: Callable[..., Mapping[str, Any]]) -> Estimator:
+    """Make an Estimator whose evaluations have further metrics, as ``tf.estimator.add_metrics``. As
+    ``tf.estimator.add_metrics``.
+
+    Args:
+        estimator: Stays as it is; its model directory is shared.
+        metric_fn: Takes, as far as it names them, ``features``, ``labels``, ``predictions`` (of the
+            spec, which has to have some in mode EVAL) and ``config``; returns metrics by name.
+    """
+    model_fn = estimator.model_fn
+
+    def with_metrics(
+        features: Any, labels: Any, mode: str, params: Any, config: Any
+    ) -> EstimatorSpec:
+        arguments = {
+            "features": features, "labels": labels, "mode": mode, "params": params,
+            "config": config,
+        }  # fmt: skip
+        spec: EstimatorSpec = call_with_known(model_fn, arguments)
+        if mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
+            more = call_with_known(metric_fn, {**arguments, "predictions": spec.predictions})
+            spec.eval_metric_ops = {**spec.eval_metric_ops, **more}
+        return spec
+
+    return Estimator(with_metrics, config=estimator.config, params=estimator.params)

@@ -4,7 +4,11 @@ The rules are those of ``tf.estimator.train_and_evaluate``, with one difference:
 writes nothing any more, so its last checkpoint is evaluated without delay.
 """
 
+import threading
+import time
 from dataclasses import dataclass
+
+from ...distribute.program_cluster import program_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +140,22 @@ def worker_delay_s(index: int, *, longest_s: float | None) -> float:
         longest_s: ``experimental_max_worker_delay_secs``; None: a minute.
     """
     return min(60.0 if longest_s is None else longest_s, (index + 1) * 5.0)
+
+
+# -- Waits of an Estimator: bounded, and ended when this task is asked to end ------------------
+
+_LOOK_S = 0.5
+
+
+def pause(seconds: float) -> None:
+    """Wait so long.
+
+    Raises:
+        RopewalkError: This task is asked to end meanwhile.
+    """
+    runtime = program_cluster()
+    until, gate = time.monotonic() + seconds, threading.Event()
+    while (left := until - time.monotonic()) > 0:
+        if runtime is not None:
+            runtime.job.check()
+        gate.wait(min(left, _LOOK_S))

@@ -10,14 +10,66 @@ A hook that model_fn gives is made anew for every batch. The first one stays; fr
 it is handed the values of its batch (:meth:`~SessionRunHook.renew`).
 """
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from ...core.errors import UnknownVariableError
+from ...core.errors import ConfigurationError, UnknownVariableError
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
-from .timers import SecondOrStepTimer
+
+# -- Every so many steps, or so many seconds: when something is due. Pure -----------------------
+
+
+class SecondOrStepTimer:
+    """Says when something is due again. As ``tf.compat.v1.train.SecondOrStepTimer``.
+
+    Args:
+        every_secs: Seconds between two times; None: not by seconds.
+        every_steps: Steps between two times; None: not by steps.
+        clock: The time in seconds.
+
+    Raises:
+        ConfigurationError: Both are given, or one is not positive.
+    """
+
+    def __init__(
+        self,
+        every_secs: float | None = None,
+        every_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every_secs is not None and every_steps is not None:
+            raise ConfigurationError(
+                f"every_secs={every_secs} and every_steps={every_steps}: give one of them"
+            )
+        for name, value in (("every_secs", every_secs), ("every_steps", every_steps)):
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"{name}={value}: it must be positive")
+        self._every_secs, self._every_steps = every_secs, every_steps
+        self._clock = clock
+        self._step: int | None = None
+        self._at = 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Return whether it is time, at the first step as well; never twice in one step."""
+        if self._step is None:
+            return True
+        if step == self._step:
+            return False
+        if self._every_steps is not None and step >= self._step + self._every_steps:
+            return True
+        return self._every_secs is not None and self._clock() >= self._at + self._every_secs
+
+    def note(self, step: int) -> tuple[float, int] | None:
+        """Note that it was done at this step; returns seconds and steps since the last time, None
+        the first time.
+        """
+        now, before = self._clock(), self._step
+        since = None if before is None else (now - self._at, step - before)
+        self._step, self._at = step, now
+        return since
 
 
 class Saving(Protocol):
@@ -294,3 +346,61 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
             f"rw.estimator.record({name!r}, value) in model_fn gives it",
             variable=name,
         ) from None
+
+
+# -- Arguments of an Estimator's methods, checked as TensorFlow checks them --------------------
+
+_Kind = TypeVar("_Kind")
+
+
+def check_steps(steps: int | None, max_steps: int | None) -> None:
+    """Check that a training can be bounded so.
+
+    Raises:
+        ConfigurationError: Both are given, or one is not positive.
+    """
+    if steps is not None and max_steps is not None:
+        raise ConfigurationError("Can not provide both steps and max_steps.")
+    if steps is not None and steps <= 0:
+        raise ConfigurationError(f"Must specify steps > 0, given: {steps}")
+    if max_steps is not None and max_steps <= 0:
+        raise ConfigurationError(f"Must specify max_steps > 0, given: {max_steps}")
+
+
+def check_hooks(hooks: Sequence[SessionRunHook] | None) -> list[SessionRunHook]:
+    """Check hooks, and return them.
+
+    Raises:
+        TypeError: One is none.
+    """
+    return all_of(SessionRunHook, hooks, "Hooks must be a SessionRunHook, given: {!r}")
+
+
+def check_listeners(
+    listeners: Sequence[CheckpointSaverListener] | None,
+) -> list[CheckpointSaverListener]:
+    """Check listeners, and return them.
+
+    Raises:
+        TypeError: One is none.
+    """
+    wanted = "saving_listeners must be CheckpointSaverListener, given: {!r}"
+    return all_of(CheckpointSaverListener, listeners, wanted)
+
+
+def all_of(kind: type[_Kind], given: Sequence[_Kind] | None, message: str) -> list[_Kind]:
+    """Check that all objects that were given are of one kind, and list them.
+
+    Args:
+        kind: Class of the objects.
+        given: Any number of them; None: there are none.
+        message: Message of the error, with a place for an object that is of another kind.
+
+    Raises:
+        TypeError: One is of another kind.
+    """
+    objects = list(given or ())
+    for item in objects:
+        if not isinstance(item, kind):
+            raise TypeError(message.format(item))
+    return objects

@@ -17,12 +17,11 @@ from ...distribute.base.contexts import Frame, default_strategy, entered
 from ...distribute.strategies.default import get_strategy
 from ...training.array_store import ArrayStore
 from ...training.extras import require
-from .arrays import to_numpy
 from .building import checkpoint_has, once
 from .estimator import Estimator
-from .modes import ModeKeys
+from .metrics import to_numpy
 from .run_config import RunConfig
-from .spec import EstimatorSpec
+from .spec import EstimatorSpec, ModeKeys
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,44 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.roc import area_under_curve, confusion_counts, evenly_spaced
-from .arrays import is_scalar, to_float, to_numpy
 
 __all__ = [
-    "BatchCounts", "accuracy", "auc", "mean", "mean_absolute_error", "mean_squared_error",
-    "precision", "recall", "root_mean_squared_error",
-]  # fmt: skip
+    "BatchCounts",
+    "accuracy",
+    "auc",
+    "mean",
+    "mean_absolute_error",
+    "mean_squared_error",
+    "precision",
+    "recall",
+    "root_mean_squared_error",
+]
+
+# -- Values of any framework as numbers and NumPy arrays ----------------------------------------
+
+
+def to_numpy(value: Any) -> Array:
+    """Convert an array of NumPy, JAX or PyTorch (with a gradient or without), or a number, to one
+    on the host.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(to_host(value) if hasattr(value, "dtype") else value)
+
+
+def to_float(value: Any) -> float:
+    """Convert a value of one element to a number."""
+    return float(to_numpy(value).reshape(()))
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value has one element; shapes alone are asked, not values."""
+    shape = getattr(value, "shape", None)
+    return shape is None or int(np.prod(tuple(shape), dtype=np.int64)) == 1
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from typing import Any
 from ...core.errors import ConfigurationError
 from ...distribute.base.values import DistributedValues, leaves
 from ...distribute.strategies.strategy import Strategy
-from .arrays import to_float
 from .building import Build
-from .modes import ModeKeys
+from .metrics import to_float
 from .recording import Recording
-from .spec import EstimatorSpec
+from .spec import EstimatorSpec, ModeKeys
 
 ModelFn = Callable[..., EstimatorSpec]
 _NAMES = {ModeKeys.TRAIN: "TRAIN", ModeKeys.EVAL: "EVAL", ModeKeys.PREDICT: "PREDICT"}

@@ -10,10 +10,23 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ConfigurationError
-from .arrays import is_scalar
-from .checks import all_of
-from .hooks import SessionRunHook
-from .modes import ALL_MODES, ModeKeys
+from .hooks import SessionRunHook, all_of
+from .metrics import is_scalar
+
+# -- Modes in which a model_fn is called --------------------------------------------------------
+
+
+class ModeKeys:
+    """The modes of ``tf.estimator.ModeKeys``: strings, so that a program may compare them with its
+    own.
+    """
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+ALL_MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
 class Scaffold:

@@ -20,17 +20,15 @@ from ...core.errors import ConfigurationError, OutOfRangeError
 from ...distribute.coordinator.cluster_coordinator import ClusterCoordinator
 from ...distribute.coordinator.remote_value import RemoteValue
 from ...distribute.strategies.parameter_server import ParameterServerStrategy
-from .arrays import to_float, to_numpy
 from .building import Build, Registry
-from .checkpoint_times import Checkpoints, timer_of
 from .first_values import AsTheyAre, FirstValues
 from .hooks import CheckpointSaverListener, HookCalls, RunningModel
 from .inputs import features_and_labels, source_of
+from .metrics import to_float, to_numpy
 from .model_calls import Model
-from .modes import ModeKeys
-from .saving import OwnCheckpoints, values_writer
-from .train_call import TrainCall
-from .training_loop import StepCount, values_of
+from .saving import Checkpoints, OwnCheckpoints, timer_of, values_writer
+from .spec import ModeKeys
+from .training_loop import StepCount, TrainCall, values_of
 
 if TYPE_CHECKING:
     from .run_config import RunConfig

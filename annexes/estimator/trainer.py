@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,28 +11,81 @@ import numpy as np
 
 from ...core.checkpoint import CheckpointReader, latest_checkpoint
 from ...core.errors import CheckpointError, ConfigurationError, RopewalkError
+from ...distribute.checkpoint import Checkpoint
 from ...distribute.program_cluster import program_cluster
 from ...distribute.runtime import ClusterRuntime
+from ...distribute.saved_variables import saved_value
 from ...distribute.strategies.default import the_default_strategy
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
 from .basic_hooks import usual_hooks
 from .building import Build, Registry, registry_of
-from .checkpoint_times import Checkpoints, timer_of
-from .checkpoint_values import write_copy
 from .first_values import Anew, AsTheyAre, FirstValues, Resumed, WarmStart, WarmStartSettings
 from .hooks import HookCalls, RunningModel, SessionRunHook
 from .inputs import batches
 from .model_calls import Model, ModelFn
-from .modes import ModeKeys
 from .run_config import SAVE_SECS, RunConfig
-from .saver_hook import with_interval_of_hook
-from .saving import OwnCheckpoints, shared_values_writer, writer_for
-from .train_call import TrainCall
-from .training_loop import StepCount, TrainingLoop
+from .saving import (
+    Checkpoints,
+    OwnCheckpoints,
+    has_value,
+    shared_values,
+    shared_values_writer,
+    timer_of,
+    with_interval_of_hook,
+    writer_for,
+)
+from .spec import ModeKeys
+from .training_loop import StepCount, TrainCall, TrainingLoop
 from .training_target import job_of, train_strategy
 
 log = logging.getLogger(__name__)
+
+# -- Values of a checkpoint in a process that trains, for a while, and copies of what it trains -
+
+_COPIES = "evaluated"
+
+
+@contextmanager
+def with_checkpoint_values(registry: Registry) -> Iterator[None]:
+    """Let the variables of a strategy have other values in the block than those they train with.
+    Slots stay as they are.
+
+    Args:
+        registry: Registry of the strategy.
+    """
+    if registry.live_step is None:
+        yield
+        return
+    before = {
+        name: saved_value(variable)
+        for name, variable in registry.variables.items()
+        if has_value(variable)
+    }
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            registry.variables[name].assign(value)
+
+
+def write_copy(model_dir: str, variables: Mapping[str, Variable], global_step: int) -> str:
+    """Write the values that a job trains as of now, without slots, beside its checkpoints.
+
+    The job writes its own when it is time, and at its end; what this process wants to evaluate now
+    is not there yet. Only the newest copy is kept.
+
+    Returns the path.
+
+    Args:
+        model_dir: Model directory of the job.
+        variables: Variables by name. What replicas count for themselves is left out: all workers
+            would have to read it together.
+        global_step: The global step, as far as this task knows.
+    """
+    kept = list(shared_values(variables).values())
+    return Checkpoint(kept, keep=1).save(f"{model_dir}/{_COPIES}", global_step)
 
 
 class Trainer:

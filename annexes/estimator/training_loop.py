@@ -1,18 +1,51 @@
 """The loop of a training: steps until its end is requested, hooks around them, checkpoints."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import ConfigurationError
 from ...distribute.strategies.strategy import Strategy
-from .checkpoint_times import Checkpoints
-from .hooks import HookCalls, RunningModel
+from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
+from .inputs import InputFn
 from .model_calls import Called, Model, count_examples
-from .train_call import TrainCall
+from .saving import Checkpoints
 
 log = logging.getLogger(__name__)
+
+# -- Arguments of one call of ``Estimator.train`` -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainCall:
+    """The checked arguments of ``Estimator.train``.
+
+    Attributes:
+        input_fn: Input function.
+        hooks: Hooks of the program.
+        listeners: Listeners to the checkpoints.
+        steps: Number of further steps of the job; None: no such limit.
+        max_steps: Global step at which the training ends; None: no such limit.
+    """
+
+    input_fn: InputFn
+    hooks: Sequence[SessionRunHook]
+    listeners: Sequence[CheckpointSaverListener]
+    steps: int | None = None
+    max_steps: int | None = None
+
+    def is_done_at(self, step: int) -> bool:
+        """Return whether nothing is left to do at a global step."""
+        return self.max_steps is not None and step >= self.max_steps
+
+    def last_step(self, first: int) -> int | None:
+        """Compute the global step at which a training ends that begins at ``first``; None: with its
+        input.
+        """
+        if self.max_steps is not None:
+            return self.max_steps
+        return first + self.steps if self.steps is not None else None
 
 
 class StepCount:

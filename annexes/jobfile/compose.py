@@ -11,10 +11,10 @@ from ...cluster.resolvers.tf_config import TF_CONFIG, write_tf_config
 from ...cluster.roles import EVALUATOR
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
-from .container import CHECKPOINTS, HEALTH_PORT, IMAGE_USER, METRICS_PORT, PORT
 from .model import JobFile
 from .plan import COMPOSE, Place, plan_task
-from .yaml_output import dump_yaml
+from .pod_part import CHECKPOINTS, HEALTH_PORT, IMAGE_USER, METRICS_PORT, PORT
+from .yaml_text import dump_yaml
 
 Json = dict[str, Any]
 

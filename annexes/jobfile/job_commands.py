@@ -10,7 +10,19 @@ import click
 from ...core.showing import counted
 from ...launch.screen.echo import echo
 from .model import SAID_ELSEWHERE, JobFile
-from .option import job_option
+
+# -- ``--job FILE``: which job file a command reads ---------------------------------------------
+
+JOB_FILE = "ropewalk.yaml"
+
+
+def job_option(command: Any) -> Any:
+    """Add ``--job``, by default ``ropewalk.yaml`` here."""
+    return click.option(
+        "--job", "job_file", default=JOB_FILE, show_default=True, metavar="FILE",
+        help="The job file.",
+    )(command)  # fmt: skip
+
 
 # -- The JSON Schema of the job file, by which editors complete and check it -------------------
 

@@ -14,9 +14,8 @@ from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
-from .fields import DNS_LABEL, MisfitError, Part, Text, VariableName
 from .parts import KubernetesPart, Role, Security, SingleRole, SlurmPart, Storage
-from .pod_part import PodPart
+from .pod_part import DNS_LABEL, MisfitError, Part, PodPart, Text, VariableName
 
 FieldPath = tuple[str | int, ...]
 

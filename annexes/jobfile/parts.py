@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from .fields import MisfitError, ObjectName, Part, Text, VariableName
-from .pod_part import PodPart
+from .pod_part import MisfitError, ObjectName, Part, PodPart, Text, VariableName
 
 # -- Admission of a job's pods together, as a job file says it ---------------------------------
 

@@ -10,10 +10,49 @@ from collections.abc import Mapping
 from posixpath import normpath
 from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from .container import CHECKPOINTS, CODE_FOLDER, PARTS_FOLDER, TLS_FOLDER, TOKEN_FOLDER
-from .fields import MisfitError, Part, Text
+# -- The container of a task, whoever starts it: ports, folders, and the image's user -----------
+
+PORT = 2222
+HEALTH_PORT = 2223
+METRICS_PORT = 2224
+CHECKPOINTS = "/checkpoints"
+TLS_FOLDER = "/run/ropewalk/tls"
+TOKEN_FOLDER = "/run/ropewalk/token"  # noqa: S105 - a folder
+CODE_FOLDER = "/run/ropewalk/code"
+PARTS_FOLDER = "/run/ropewalk/packed"
+IMAGE_USER = 10001
+"""Number of the user, and of its group; deploy/docker/Dockerfile makes them."""
+
+
+# -- Building blocks of a job file's parts: their base class, their error and kinds of text ----
+
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+Text = Annotated[str, StringConstraints(max_length=32_768)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ObjectName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$")]
+
+
+class MisfitError(ValueError):
+    """The values of two fields do not fit each other.
+
+    Attributes:
+        path: Path of the field to look at, from the model that is validated.
+    """
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Part(BaseModel):
+    """A part of a job file: frozen, and a field that it does not have is an error."""
+
+    # Strict: `count: true` is no number. Validate JSON, or give models, not dictionaries.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
 
 Json = dict[str, Any]
 

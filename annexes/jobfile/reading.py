@@ -12,9 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from ...core.errors import ConfigurationError
 from ...core.files.plain_file import read_plain
-from .fields import MisfitError
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
-from .pod_part import PodPart
+from .pod_part import MisfitError, PodPart
 from .yaml_text import MOST_BYTES, Document, Path, read_yaml
 
 # -- Fields of pods that Kubernetes does not have, found before an API server is asked ---------

@@ -12,15 +12,15 @@ from typing import Any
 from ...cluster.roles import PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError, RopewalkError
 from ..jobfile.model import JobFile
-from ..jobfile.yaml_output import dump_documents
-from .client.api import KubernetesApi
-from .client.refusals import Refusal, Where, error_of
+from ..jobfile.yaml_text import dump_documents
+from .api import KubernetesApi
 from .code import ShippedCode
 from .job_status import Observed, is_left_over, job_status
 from .manifests import manifests
 from .names import ROLES, RUNTIME_DIGEST, Form, status_object, workload
 from .observing import observe, owners_of
 from .preflight import warnings
+from .refusals import Refusal, Where, error_of
 from .removal import Done, remove_old_code, remove_tasks, wait_until_gone
 from .scaling import documents_to_apply
 from .status_objects import check_rendered

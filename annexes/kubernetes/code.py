@@ -15,10 +15,10 @@ from typing import Any
 
 from ...core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
 from ...shipping import Package, pack
-from ...shipping.largest import largest
-from ...shipping.requirements import DECLARED_IN, declared_requirements, normalized
-from ..jobfile.container import CODE_FOLDER, PARTS_FOLDER
+from ...shipping.package import largest
+from ...shipping.versions import DECLARED_IN, declared_requirements, normalized
 from ..jobfile.model import JobFile
+from ..jobfile.pod_part import CODE_FOLDER, PARTS_FOLDER
 from .names import CODE, document
 from .shipped_code import CODE_DIGEST, CODE_PARTS, PART_NAME
 

@@ -3,5 +3,7 @@
 from ...core import annexes
 
 COMMANDS = (
-    {"k8s": "annexes.kubernetes.command:k8s_command"} if "jobfile" in annexes.installed() else {}
+    {"k8s": "annexes.kubernetes.k8s_commands:k8s_command"}
+    if "jobfile" in annexes.installed()
+    else {}
 )

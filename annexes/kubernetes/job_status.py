@@ -10,11 +10,10 @@ from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
 from ...core.states import Phase
 from ...core.task import TaskId
-from .client.api import FIELD_MANAGER as OURS
+from .api import FIELD_MANAGER as OURS
 from .names import COMPONENT, ROLES, workload
 from .pod_state import DONE, FAILED, MISSING, OOM_KILLED, PodState, pod_state
-from .pods import condition, read_pod
-from .retries import has_failed, indices, next_try, ran_out, retry_limit
+from .pods import condition, has_failed, indices, next_try, ran_out, read_pod, retry_limit
 from .status_record import ENDED
 
 Json = dict[str, Any]

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ..jobfile.container import PORT
-from .client.api import FIELD_MANAGER
+from ..jobfile.pod_part import PORT
+from .api import FIELD_MANAGER
 
 if TYPE_CHECKING:
     from ..jobfile.model import JobFile

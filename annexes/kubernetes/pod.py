@@ -6,7 +6,9 @@ from typing import Any
 
 from ...cluster.resolvers.template_variables import HOST_TEMPLATE
 from ...cluster.roles import CHIEF, PS, WORKER
-from ..jobfile.container import (
+from ..jobfile.model import JobFile
+from ..jobfile.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
+from ..jobfile.pod_part import (
     CHECKPOINTS,
     HEALTH_PORT,
     IMAGE_USER,
@@ -14,10 +16,10 @@ from ..jobfile.container import (
     PORT,
     TLS_FOLDER,
     TOKEN_FOLDER,
+    PodPart,
+    ProbeTimes,
+    merged,
 )
-from ..jobfile.model import JobFile
-from ..jobfile.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
-from ..jobfile.pod_part import PodPart, ProbeTimes, merged
 from .names import REPLICATED, Form, claim, from_field, matched, secret, service
 
 Json = dict[str, Any]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import AccessError, RopewalkError
-from .client.api import KubernetesApi, kind_of
-from .client.refusals import account_of
-from .gang import VOLCANO_GROUP
+from .api import KubernetesApi, kind_of
+from .manifests import VOLCANO_GROUP
+from .refusals import account_of
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError, RopewalkError
-from .client.api import KubernetesApi
+from .api import KubernetesApi
 from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload
 
 Json = dict[str, Any]

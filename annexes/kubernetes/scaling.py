@@ -22,13 +22,12 @@ from ...cluster.roles import PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from ...core.exit_codes import ExitCode
 from ..jobfile.model import JobFile
-from .client.api import KubernetesApi
-from .client.watching import Change, ObjectFollower
+from .api import KubernetesApi
 from .code import ShippedCode
-from .gang import gang_of
 from .job_status import pods_wanted
-from .manifests import manifests
+from .manifests import gang_of, manifests
 from .names import COMPONENT, COUNT_IN_FILE, Form, selector_text, workload
+from .observing import Change, ObjectFollower
 from .pods import condition, containers, read_pod
 
 Json = dict[str, Any]

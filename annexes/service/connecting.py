@@ -41,8 +41,7 @@ from ...shipping import own_environment
 from ...worker.data_plane.servers import ServersPlane
 from ...worker.job_task import JobTask
 from ...worker.process.program import Ending, ending_of
-from .client.calls import GatewayClient, JobView
-from .client.routing import routes_to
+from .calls import GatewayClient, JobView, routes_to
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ def connect(
 def _request(
     name: str, workers: int, ps: int, model: str, grace_s: float, settings: Mapping[str, Any]
 ) -> gateway_pb2.SubmitRequest:
-    from .cluster.submission import SETTINGS, new_id
+    from .job import SETTINGS, new_id
 
     name = name or Path(sys.argv[0] or "program").stem or "program"
     return gateway_pb2.SubmitRequest(

@@ -1,7 +1,6 @@
 """Event files for those that do not know who writes them: evaluators and Estimators."""
 
 from .encoding import require_library
-from .folders import EVALUATOR_RUN, run_folder
-from .writer import EventWriter
+from .writer import EVALUATOR_RUN, EventWriter, run_folder
 
 __all__ = ["EVALUATOR_RUN", "EventWriter", "require_library", "run_folder"]

@@ -10,8 +10,7 @@ from ...cluster.job.job import Job
 from ...cluster.job.scalars import SHORTEST_S, JobSample, job_scalars, sample_every_s, sample_job
 from ...core.errors import ConfigurationError, StorageError
 from .encoding import require_library
-from .folders import JOB_RUN, run_folder
-from .writer import EventWriter
+from .writer import JOB_RUN, EventWriter, run_folder
 
 
 class JobSummaries:

@@ -28,6 +28,23 @@ from .encoding import event_of, record_of, scalars, version_event
 
 log = logging.getLogger(__name__)
 
+# -- Folders of a job's own event files: runs in ``model_dir/tensorboard`` ----------------------
+
+FOLDER = "tensorboard"
+JOB_RUN = "job"
+EVALUATOR_RUN = "eval"
+
+
+def run_folder(model_dir: str, run: str) -> str:
+    """Find the folder of a run in a model directory.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        run: Name of the run as TensorBoard shows it.
+    """
+    return f"{model_dir.rstrip('/')}/{FOLDER}/{run}"
+
+
 # -- Event files in a folder: one that grows on this machine's file systems; on object stores,
 # which
 #

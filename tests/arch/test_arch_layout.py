@@ -218,7 +218,7 @@ def test_one_module_imports_the_compiler() -> None:
 @pytest.mark.parametrize(
     ("library", "modules"),
     [
-        ("kubernetes", {"annexes/kubernetes/client/requests.py"}),
+        ("kubernetes", {"annexes/kubernetes/requests.py"}),
         ("googleapiclient", {"distribute/resolvers/compute_engine.py"}),
         ("google.auth", {"distribute/resolvers/compute_engine.py"}),
     ],

@@ -29,9 +29,9 @@ _ALLOWED = {
     ("telemetry/metrics_page.py", "http.server.BaseHTTPRequestHandler"),
     ("telemetry/metrics_page.py", "urllib.parse.urlsplit"),
     # Loaded ahead of time, and not used there.
-    ("annexes/service/launch/spare.py", "grpc"),
+    ("annexes/service/spare.py", "grpc"),
     # Errors of the client of Kubernetes are of its modules; it opens its connections itself.
-    ("annexes/kubernetes/client/requests.py", "ssl"),
+    ("annexes/kubernetes/requests.py", "ssl"),
     # Memory and files of this process are mapped; no other one has them open.
     ("core/arrays/memory_pool.py", "mmap"),
     ("annexes/embedding/keyed/row_file.py", "mmap"),

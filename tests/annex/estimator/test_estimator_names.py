@@ -6,7 +6,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.pages import ROOT
-from ropewalk.annexes.estimator.removed_names import ELSEWHERE, EXPERIMENTAL
+from ropewalk.annexes.estimator.inputs import ELSEWHERE, EXPERIMENTAL
 from ropewalk.api import estimator as public
 
 # Of TensorFlow 2.15, the last with tf.estimator; model_to_estimator was tf.keras.estimator's.

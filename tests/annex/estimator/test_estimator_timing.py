@@ -16,7 +16,7 @@ from ropewalk.annexes.estimator.evaluation_timing import (
     next_of_evaluator,
     worker_delay_s,
 )
-from ropewalk.annexes.estimator.timers import SecondOrStepTimer
+from ropewalk.annexes.estimator.hooks import SecondOrStepTimer
 from ropewalk.core.errors import ConfigurationError
 
 FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)

@@ -16,7 +16,7 @@ from helpers.kubernetes.job_objects import DIGITS, digits
 from ropewalk.annexes.jobfile.job_commands import EXAMPLE, job_schema
 from ropewalk.annexes.jobfile.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
 from ropewalk.annexes.jobfile.reading import parse_job, read_job
-from ropewalk.annexes.jobfile.yaml_output import dump_yaml
+from ropewalk.annexes.jobfile.yaml_text import dump_yaml
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId
 from ropewalk.launch import cli

@@ -19,7 +19,7 @@ from helpers.kubernetes.pod_listings import (
     running,
     unschedulable,
 )
-from ropewalk.annexes.kubernetes.client.requests import own_namespace
+from ropewalk.annexes.kubernetes.requests import own_namespace
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import (

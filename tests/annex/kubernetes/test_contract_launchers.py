@@ -16,8 +16,8 @@ from helpers.kubernetes.job_objects import DIGITS, digits
 from ropewalk.annexes.jobfile.compose import ComposeLauncher
 from ropewalk.annexes.jobfile.launcher import Launcher, launch
 from ropewalk.annexes.jobfile.slurm import SlurmLauncher
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import KubernetesLauncher
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.launch import cli
 

@@ -8,9 +8,9 @@ import pytest
 
 from helpers.kubernetes.job_objects import ROOT, digits
 from ropewalk.annexes.jobfile import pod_part
-from ropewalk.annexes.jobfile.fields import Part
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang, KubernetesPart, SlurmPart, Storage
+from ropewalk.annexes.jobfile.pod_part import Part
 from ropewalk.annexes.jobfile.reading import parse_job
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.launch import cli

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.chiefs_pod import FailedPeers
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.core.errors import AccessError, PeerLostError
 from ropewalk.core.report import PsCounters
 from ropewalk.core.settings import Settings

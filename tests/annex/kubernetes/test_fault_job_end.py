@@ -17,9 +17,10 @@ import pytest
 from helpers import processes
 from helpers.certificates import issued, write
 from helpers.waiting import scaled
-from ropewalk.annexes.kubernetes import job_end, own_job
-from ropewalk.annexes.kubernetes.client.requests import ACCOUNT_FOLDER
+from ropewalk.annexes.kubernetes import job_end
+from ropewalk.annexes.kubernetes import job_end as own_job
 from ropewalk.annexes.kubernetes.container import run_supervised
+from ropewalk.annexes.kubernetes.requests import ACCOUNT_FOLDER
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.errors import MissingExtraError
 from ropewalk.core.exit_codes import ExitCode

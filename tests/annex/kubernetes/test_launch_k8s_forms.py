@@ -12,7 +12,7 @@ from helpers.kubernetes.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.kubernetes.manifests import PodTemplate, environment_of, pod_templates
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.reading import parse_job
-from ropewalk.annexes.jobfile.yaml_output import dump_documents
+from ropewalk.annexes.jobfile.yaml_text import dump_documents
 from ropewalk.annexes.kubernetes.job_end import is_the_end
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.annexes.kubernetes.log_lines import LogCursor
+from ropewalk.annexes.kubernetes.logs import LogCursor
 
 
 def stamp(milliseconds: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.kubernetes.rules import conflict, invalid, missing
-from ropewalk.annexes.kubernetes.client.refusals import (
+from ropewalk.annexes.kubernetes.refusals import (
     Refusal,
     Where,
     error_of,

@@ -8,7 +8,7 @@ import pytest
 from helpers.kubernetes.job_objects import CREATED, digits, ended, event, ready, task_pod
 from helpers.kubernetes.pod_listings import Listed, evicted, pulling, unschedulable
 from ropewalk.annexes.kubernetes.job_status import ClusterStatus, Observed, TaskLine, job_status
-from ropewalk.annexes.kubernetes.look_commands import headline
+from ropewalk.annexes.kubernetes.k8s_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.pod_state import pod_state
 

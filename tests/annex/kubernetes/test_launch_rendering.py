@@ -22,7 +22,7 @@ from ropewalk.annexes.jobfile.local import LocalLauncher
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.reading import parse_job
 from ropewalk.annexes.jobfile.slurm import slurm_script
-from ropewalk.annexes.jobfile.yaml_output import dump_documents, dump_yaml
+from ropewalk.annexes.jobfile.yaml_text import dump_documents, dump_yaml
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.annexes.kubernetes.scaling import departure, documents_to_apply

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from helpers.certificates import issued, write
-from ropewalk.annexes.kubernetes.client.api import connect_task
-from ropewalk.annexes.kubernetes.client.requests import own_namespace, pod_client, require_client
+from ropewalk.annexes.kubernetes.api import connect_task
+from ropewalk.annexes.kubernetes.requests import own_namespace, pod_client, require_client
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,

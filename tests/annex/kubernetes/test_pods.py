@@ -22,8 +22,8 @@ from helpers.kubernetes.pod_listings import (
     running,
     unschedulable,
 )
-from ropewalk.annexes.kubernetes.pod_cluster import PodCluster, assemble, by_role
 from ropewalk.annexes.kubernetes.pods import Pod, read_pod
+from ropewalk.annexes.kubernetes.resolver import PodCluster, assemble, by_role
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId
 

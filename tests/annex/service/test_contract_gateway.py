@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from helpers.certificates import with_tls
 from helpers.waiting import scaled
-from ropewalk.annexes.service.client.calls import GatewayClient
-from ropewalk.annexes.service.cluster.table import ClusterLimits, JobTable
-from ropewalk.annexes.service.gateway.job_log import JobLog
-from ropewalk.annexes.service.gateway.server import GatewayServer
+from ropewalk.annexes.service.calls import GatewayClient
+from ropewalk.annexes.service.kept import JobLog
+from ropewalk.annexes.service.server import GatewayServer
+from ropewalk.annexes.service.table import ClusterLimits, JobTable
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import (
     ConfigurationError,

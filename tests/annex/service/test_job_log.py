@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.annexes.service.cluster.logged_line import LoggedLine
-from ropewalk.annexes.service.gateway import job_log
-from ropewalk.annexes.service.gateway.job_log import JobLog
+from ropewalk.annexes.service import kept as job_log
+from ropewalk.annexes.service.kept import JobLog
+from ropewalk.annexes.service.nodes import LoggedLine
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.task import TaskId
 

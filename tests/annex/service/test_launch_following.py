@@ -2,8 +2,8 @@
 
 import pytest
 
-from ropewalk.annexes.service.client.calls import JobView, News
-from ropewalk.annexes.service.launch.submit_command import Following
+from ropewalk.annexes.service.calls import JobView, News
+from ropewalk.annexes.service.submit_command import Following
 from ropewalk.core.errors import PeerLostError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
@@ -36,7 +36,7 @@ class Gateway:
 
 
 def following(gateway: Gateway, interrupts: int, monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr("ropewalk.annexes.service.launch.submit_command._RETRY_S", 0.0)
+    monkeypatch.setattr("ropewalk.annexes.service.submit_command._RETRY_S", 0.0)
     made = Following(
         gateway,  # type: ignore[arg-type]
         "j",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.annexes.service.launch.daemon import LocalStandaloneCluster, with_absolute_paths
-from ropewalk.annexes.service.launch.node import NodeAgent
+from ropewalk.annexes.service.daemon import LocalStandaloneCluster, with_absolute_paths
+from ropewalk.annexes.service.node import NodeAgent
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from ropewalk.annexes.service.launch.events import Events
+from ropewalk.annexes.service.node import Events
 from ropewalk.core.task import TaskId
 from ropewalk.core.wire import codec
 from ropewalk.proto.v1 import gateway_pb2

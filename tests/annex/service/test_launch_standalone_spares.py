@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ropewalk.annexes.service.launch.spares import Spares
+from ropewalk.annexes.service.spares import Spares
 from ropewalk.core.process.stopped import is_stopped
 from ropewalk.core.task import TaskId
 from ropewalk.launch.processes.process import ParentDeathPipe

@@ -2,8 +2,8 @@
 
 import io
 
-from ropewalk.annexes.service.client.calls import JobView, NodeView
-from ropewalk.annexes.service.launch.tables import jobs_table, nodes_table
+from ropewalk.annexes.service.calls import JobView, NodeView
+from ropewalk.annexes.service.chief_of_job import jobs_table, nodes_table
 from ropewalk.core.task import TaskId
 from ropewalk.launch.screen.terminal import TerminalConsole
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.annexes.service.gateway import packages
-from ropewalk.annexes.service.gateway.packages import PackageStore
+from ropewalk.annexes.service import kept as packages
+from ropewalk.annexes.service.kept import PackageStore
 from ropewalk.core.errors import LimitExceededError, RefusedError
 
 

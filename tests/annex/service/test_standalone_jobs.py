@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from ropewalk.annexes.service.cluster.job import JobState, StandaloneJob
-from ropewalk.annexes.service.cluster.nodes import TAKEOVER_S
-from ropewalk.annexes.service.cluster.orders import Orders, Start, Stop
-from ropewalk.annexes.service.cluster.submission import Submission
-from ropewalk.annexes.service.cluster.table import NODE_LEASE_S, ClusterLimits, JobTable
+from ropewalk.annexes.service.job import JobState, StandaloneJob, Submission
+from ropewalk.annexes.service.nodes import TAKEOVER_S, Orders, Start, Stop
+from ropewalk.annexes.service.table import NODE_LEASE_S, ClusterLimits, JobTable
 from ropewalk.cluster.supervision.decisions import LOST
 from ropewalk.core.errors import LimitExceededError, RefusedError
 from ropewalk.core.exit_codes import ExitCode

@@ -19,7 +19,7 @@ from helpers.supervised import (
     kill,
     whatever_happens,
 )
-from ropewalk.annexes.service.cluster.job import standalone_policy
+from ropewalk.annexes.service.job import standalone_policy
 from ropewalk.cluster.supervision.decisions import LOST
 from ropewalk.cluster.supervision.events import (
     Fails,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from helpers.kubernetes.cluster import KubernetesCluster
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 
 client = pytest.importorskip("kubernetes").client
 SELECTOR = "app.kubernetes.io/name=ropewalk,app.kubernetes.io/instance=digits"

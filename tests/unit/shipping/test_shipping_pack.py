@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.core.errors import ProjectError, ProjectTooLargeError
 from ropewalk.shipping import Package, PackageLimits, pack
-from ropewalk.shipping.largest import largest
+from ropewalk.shipping.package import largest
 from ropewalk.shipping.packing import read_regular
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.shipping.requirements import declared_requirements, missing_packages
+from ropewalk.shipping.versions import declared_requirements, missing_packages
 
 TXT = """\
 # what the program needs

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from helpers.kubernetes.api import use_kubeconfig
 from helpers.kubernetes.cluster import KubernetesCluster, serve_cluster
 from helpers.kubernetes.connected_api import connected
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.launch import cli
 
 

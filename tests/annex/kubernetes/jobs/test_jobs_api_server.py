@@ -14,8 +14,8 @@ from helpers.kubernetes.job_objects import digits
 from helpers.kubernetes.manifests import BUILT, build, pod_templates
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang
+from ropewalk.annexes.kubernetes.api import KINDS, KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KINDS, KubernetesApi
 from ropewalk.annexes.kubernetes.code import PART_BYTES, pack_code
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.observing import observe

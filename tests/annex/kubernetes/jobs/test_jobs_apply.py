@@ -13,9 +13,9 @@ from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import completions
 from helpers.kubernetes.job_objects import DIGITS, digits, ended, finish, ready, task_pod
 from helpers.kubernetes.pod_listings import Listed
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
-from ropewalk.annexes.kubernetes.look_commands import headline
+from ropewalk.annexes.kubernetes.k8s_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.observing import observe
 from ropewalk.core.errors import (

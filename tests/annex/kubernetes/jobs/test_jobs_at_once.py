@@ -12,8 +12,8 @@ from helpers.kubernetes.job_objects import DIGITS, digits, ready, task_pod
 from helpers.kubernetes.manifest_lints import problems
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.reading import read_job
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.annexes.kubernetes.observing import observe

@@ -11,9 +11,9 @@ from helpers.kubernetes.job_objects import DIGITS, digits, ready, started, task_
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
-from ropewalk.annexes.kubernetes.look_commands import headline
+from ropewalk.annexes.kubernetes.k8s_commands import headline
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.annexes.kubernetes.observing import observe

@@ -12,9 +12,8 @@ from helpers.kubernetes.connected_api import SELECTOR
 from helpers.kubernetes.job_objects import ended, finish, ready, started, task_pod
 from helpers.kubernetes.pod_listings import pulling
 from helpers.waiting import wait_until
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
-from ropewalk.annexes.kubernetes.log_lines import LogCursor
-from ropewalk.annexes.kubernetes.logs import LogFollower, Said, read_logs
+from ropewalk.annexes.kubernetes.api import KubernetesApi
+from ropewalk.annexes.kubernetes.logs import LogCursor, LogFollower, Said, read_logs
 from ropewalk.annexes.kubernetes.observing import observe
 from ropewalk.core.errors import RopewalkError
 

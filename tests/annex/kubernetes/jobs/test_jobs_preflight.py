@@ -9,7 +9,7 @@ from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.job_objects import DIGITS, digits, started
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.parts import Security
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.preflight import needed, warnings
 

@@ -13,8 +13,8 @@ from helpers.clock import ManualClock
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import SELECTOR, connected
 from helpers.kubernetes.job_objects import DIGITS, digits, ready, task_pod
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,
@@ -239,7 +239,7 @@ def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
 def test_long_lists_come_in_pages(
     cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropewalk.annexes.kubernetes.client.api._PAGE", 2)
+    monkeypatch.setattr("ropewalk.annexes.kubernetes.api._PAGE", 2)
     for index in range(5):
         cluster.put("Pod", task_pod("worker", index, ready()))
     assert len(api.list_all("Pod", SELECTOR).items) == 5

@@ -14,13 +14,12 @@ from helpers.kubernetes.job_objects import digits, ready, task_pod
 from helpers.kubernetes.manifests import BUILT, K8S, build
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
-from ropewalk.annexes.kubernetes.client.watching import ObjectFollower
 from ropewalk.annexes.kubernetes.logs import read_logs
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.names import Form
-from ropewalk.annexes.kubernetes.observing import list_jobs, observe
+from ropewalk.annexes.kubernetes.observing import ObjectFollower, list_jobs, observe
 from ropewalk.annexes.kubernetes.preflight import warnings
 from ropewalk.annexes.kubernetes.removal import delete_all
 

@@ -12,7 +12,7 @@ from helpers.kubernetes.connected_api import completions
 from helpers.kubernetes.job_objects import DIGITS, digits, ended, ready, started, task_pod
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.model import JobFile
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.removal import delete_all
 from ropewalk.annexes.kubernetes.scaling import read_ps_scale, read_scale, scale

@@ -19,9 +19,9 @@ from helpers.kubernetes.connected_api import connected
 from helpers.kubernetes.job_objects import digits, finish, ready, started, task_pod
 from helpers.waiting import wait_until
 from ropewalk.annexes.jobfile.model import JobFile
+from ropewalk.annexes.kubernetes.api import KubernetesApi, connect_task
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.annexes.kubernetes.chiefs_pod import StatusTarget, StatusWriter, status_target
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi, connect_task
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.annexes.kubernetes.status_objects import check_rendered
 from ropewalk.core.errors import ConfigurationError

@@ -9,7 +9,7 @@ from click.testing import Result
 from helpers.kubernetes.cluster import KubernetesCluster
 from helpers.kubernetes.job_objects import DIGITS, ended, event, finish, ready, started, task_pod
 from helpers.kubernetes.pod_listings import pulling, unschedulable
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
+from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.observing import follow_status
 
 

@@ -10,8 +10,8 @@ from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import SELECTOR, connected
 from helpers.kubernetes.job_objects import ready, task_pod
 from helpers.waiting import wait_until
-from ropewalk.annexes.kubernetes.client.api import KubernetesApi
-from ropewalk.annexes.kubernetes.client.watching import ObjectFollower
+from ropewalk.annexes.kubernetes.api import KubernetesApi
+from ropewalk.annexes.kubernetes.observing import ObjectFollower
 from ropewalk.core.errors import (
     PeerLostError,
 )

@@ -1,1 +1,0 @@
-"""The one client of the Kubernetes API: its requests, watches and logs, and what it refuses."""

@@ -1,0 +1,88 @@
+"""Reaching the chief of a job of a standalone cluster."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.table import Table
+
+from ...cluster.roles import CHIEF
+from ...core.errors import ConfigurationError
+from ...core.exit_codes import describe_exit
+from ...core.settings import Settings
+from ...launch.screen.tables import new_table
+from .calls import GatewayClient, JobView, NodeView, routes_to
+from .cluster_option import cluster_client
+
+# -- Jobs and nodes of a standalone cluster, as tables ------------------------------------------
+
+
+def jobs_table(jobs: Sequence[JobView]) -> Table:
+    """Make a table of all jobs, the oldest first."""
+    table = new_table("job", "state", "tasks", "began", "took", "exit", "owner", "why")
+    for job in jobs:
+        running = sum(code is None for code in job.tasks.values())
+        took_s = (job.ended or time.time()) - job.started if job.started else 0.0
+        table.add_row(
+            job.id,
+            job.state,
+            f"{running} of {len(job.tasks)}" if job.tasks else "",
+            time.strftime("%H:%M:%S", time.localtime(job.started)) if job.started else "",
+            f"{took_s:.0f} s" if job.started else "",
+            str(job.exit_code) if job.has_ended else "",
+            job.owner,
+            job.reason,
+        )
+    return table
+
+
+def how_it_stands(job: JobView) -> str:
+    """Write a sentence such as ``train-3f2a1c ended at 12:30:05 with 0: the task's work is
+    complete``.
+    """
+    if not job.has_ended:
+        return f"{job.id} is {job.state}" + (f": {job.reason}" if job.reason else "")
+    at = time.strftime("%H:%M:%S", time.localtime(job.ended))
+    why = job.reason or describe_exit(job.exit_code)
+    return f"{job.id} ended at {at} with {job.exit_code}: {why}"
+
+
+def nodes_table(nodes: Sequence[NodeView]) -> Table:
+    """Make a table of all nodes."""
+    table = new_table("node", "host", "tasks", "state")
+    for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
+        state = "lost" if node.is_lost else "there"
+        table.add_row(node.task.short, node.host, str(node.running), state)
+    return table
+
+
+def result_table(job: JobView) -> Table:
+    """Make a table of how each task of a job ended."""
+    table = new_table("task", "node", "exit", "meaning")
+    for task, code in job.tasks.items():
+        shown = "" if code is None else str(code)
+        meaning = "it runs" if code is None else describe_exit(code)
+        table.add_row(task.short, job.nodes[task].short, shown, meaning)
+    return table
+
+
+@contextmanager
+def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[GatewayClient, str]]:
+    """Open the cluster's gateway, and find the address of the job's chief, which is reached through
+    it.
+
+    Args:
+        job: Id or name of the job.
+        cluster: Address of the cluster's chief, host:port.
+        settings: Credentials and deadlines.
+
+    Raises:
+        ConfigurationError: The job has no chief: it waits for its nodes, or has ended.
+        RefusedError: There is no such job.
+    """
+    with cluster_client(cluster, settings) as client:
+        job_view = client.follow(job, 0, wait_s=0, drives=False).job
+        if CHIEF not in job_view.cluster or job_view.has_ended:
+            raise ConfigurationError(f"{how_it_stands(job_view)}: it has no chief to ask")
+        with routes_to(client, job_view):
+            yield client, job_view.cluster[CHIEF][0]

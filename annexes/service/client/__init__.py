@@ -1,1 +1,0 @@
-"""Calls to the gateway of a standalone cluster."""

@@ -1,1 +1,0 @@
-"""Daemons of a standalone cluster: nodes that run tasks of submitted jobs, and the gateway."""
