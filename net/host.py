@@ -50,7 +50,7 @@ _LOOKERS = 8  # greetings that only ask for the task, where there are no session
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 _WAITING_CALLS = 512  # beyond the threads
 _LEASE_THREADS = 4  # a lease is renewed at once
-_IDLE_S = 60.0  # without any call; a client that comes back connects anew
+_IDLE_S = 60.0
 
 _PROBE_THREADS, _WAITING_PROBES = 2, 64
 _PROBE_BYTES = 4096
@@ -75,6 +75,9 @@ class TaskHost:
         waits_for_news: Callers wait for seconds, so none waits for a thread as well.
         routed: Forwards connections; see :class:`~ropewalk.net.listener.Listener`.
         is_replicated: See :class:`~ropewalk.net.unary.Health`.
+        idle_s: Time without any call after which a connection is closed; a client that comes back
+            connects anew. Unit: seconds.
+        greeting_timeout_s: Time for the first bytes of a connection. Unit: seconds.
     """
 
     def __init__(
@@ -90,6 +93,8 @@ class TaskHost:
         waits_for_news: bool = False,
         routed: Callable[[socket.socket, bytes], None] | None = None,
         is_replicated: Callable[[], bool] = lambda: True,
+        idle_s: float = _IDLE_S,
+        greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._task = task
         self._settings = settings
@@ -111,7 +116,7 @@ class TaskHost:
             limit=most_grpc_connections(_GRPC_CONNECTIONS + 2 * settings.max_sessions),
             tunnels=most_sessions + MAX_SILENT,
             most_bytes=settings.max_message_bytes,
-            idle_s=_IDLE_S,
+            idle_s=idle_s,
             groups=GUESTS,
         )
         # Connections that a greeted peer no longer needs are closed a moment later.
@@ -119,7 +124,7 @@ class TaskHost:
             self.endpoint.serve,
             self._calls,
             most_sessions + MAX_SILENT,
-            GREETING_TIMEOUT_S,
+            greeting_timeout_s,
             routed,
             refusal=refusal_frame,
         )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
-_LEAST_S = 10.0
 
 
 class FirstSteps:
@@ -29,9 +28,13 @@ class FirstSteps:
     Args:
         membership: Says whether the task is held.
         leader: Leader of the job, if this is its chief; shows for whom it waits.
+        least_s: Least time that others have. Unit: seconds.
     """
 
-    def __init__(self, membership: "Membership", leader: "JobLeader | None") -> None:
+    def __init__(
+        self, membership: "Membership", leader: "JobLeader | None", least_s: float = 10.0
+    ) -> None:
+        self._least_s = least_s
         self._membership = membership
         self._leader = leader
         self._began = time.monotonic()
@@ -46,7 +49,7 @@ class FirstSteps:
             check: Called while waiting; raises to give up.
         """
         now = time.monotonic()
-        limit_s = min(LONGEST_FIRST_STEP_S, _LEAST_S + 2 * (now - self._began))
+        limit_s = min(LONGEST_FIRST_STEP_S, self._least_s + 2 * (now - self._began))
         tells_at, until = now + FIRST_S, now + limit_s
         others = "others"
         try:

@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0  # a call waits for a change for half a second
 _PAUSE_S = 0.1
-_REFUSED_S = 5.0  # e.g. a token that is about to be renewed
 
 
 def leader_in(error: MovedError, share: int) -> ShareLeader | None:
@@ -48,14 +47,16 @@ class LeaderWatch:
         chief: The chief that is asked.
         pause_s: Pause between two questions that the chief answers at once; 0: it answers once
             there is a change, and holds a thread until then. Unit: seconds.
+        refused_s: Pause after a refusal, e.g. of a token that is about to be renewed. Unit:
+            seconds.
 
     Attributes:
         shares: Number of shares; 0: they do not move, and each ps serves its own.
     """
 
-    def __init__(self, chief: ChiefClient, pause_s: float = 0.0) -> None:
+    def __init__(self, chief: ChiefClient, pause_s: float = 0.0, *, refused_s: float = 5.0) -> None:
         self._chief = chief
-        self._pause_s = pause_s
+        self._pause_s, self._refused_s = pause_s, refused_s
         self._leaders: dict[int, ShareLeader] = {}
         self._said: dict[int, ShareLeader] = {}  # by the chief
         self._lock = threading.Lock()  # of both
@@ -137,7 +138,7 @@ class LeaderWatch:
                 self._closing.wait(_PAUSE_S)
             except RopewalkError as error:
                 log.warning("the chief does not say which ps lead: %s", error)
-                self._closing.wait(_REFUSED_S)
+                self._closing.wait(self._refused_s)
 
 
 # -- Opening a session with every ps, however late some of them are ----------------------------

@@ -39,7 +39,6 @@ from .step import Exchange, answered
 log = logging.getLogger(__name__)
 
 _DEFINE_TIMEOUT_S = 3600.0
-_FIRST_DIAL_S = 2.0
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
 
 
@@ -55,6 +54,8 @@ class RemotePs:
         locate: Says who leads the share now; None: the ps that is given.
         share: Number of the share; None: that of the ps.
         learn: Hears from a ps that has handed the share over who leads it now.
+        first_dial_s: Longest first attempt to connect where another ps may lead; each that fails
+            doubles it. Unit: seconds.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class RemotePs:
         locate: Callable[[int], ShareLeader | None] = lambda share: None,  # noqa: ARG005
         share: int | None = None,
         learn: Callable[[ShareLeader], None] = lambda leader: None,  # noqa: ARG005
+        first_dial_s: float = 2.0,
     ) -> None:
+        self._first_dial_s = first_dial_s
         self._share = task.index if share is None else share
         self._who = who
         self._settings = settings
@@ -379,4 +382,4 @@ class RemotePs:
         longest_s = self._settings.reconnect_timeout_s
         if self._locate(self._share) is None:
             return longest_s
-        return min(longest_s, _FIRST_DIAL_S * 2.0 ** min(number, 10))
+        return min(longest_s, self._first_dial_s * 2.0 ** min(number, 10))

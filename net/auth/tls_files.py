@@ -27,7 +27,6 @@ from .tls_failures import WRONG_PURPOSE, explain, principal_of_certificate, read
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 1.0  # files that could not be used are read again after this, though unchanged
 _TRIES = 5  # for files that change while they are read
 
 _Versions = tuple[tuple[int, int, int, int], ...]
@@ -63,11 +62,15 @@ class CredentialFiles:
         key: Path of the certificate's key, PEM.
         ca: Path, PEM, one or several; empty: this process does not dial over TLS.
         mutual: Whether clients must show a certificate.
+        retry_s: Time after which files that could not be used are read again, though unchanged.
     """
 
-    def __init__(self, certificate: str, key: str, ca: str, *, mutual: bool) -> None:
+    def __init__(
+        self, certificate: str, key: str, ca: str, *, mutual: bool, retry_s: float = 1.0
+    ) -> None:
         self._paths = {"tls_cert": certificate, "tls_key": key, "tls_ca": ca}
         self._mutual = mutual
+        self._retry_s = retry_s
         self._lock = threading.Lock()
         self._credentials: TlsCredentials | None = None
         self._versions: _Versions | None = None
@@ -94,7 +97,7 @@ class CredentialFiles:
                     raise
                 if self._failed is None:
                     log.warning("%s. The certificates that were read before are still used", error)
-                self._failed = versions, time.monotonic() + _RETRY_S
+                self._failed = versions, time.monotonic() + self._retry_s
                 return self._credentials
 
     def _look(self) -> _Versions | None:

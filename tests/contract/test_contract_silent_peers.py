@@ -18,6 +18,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from helpers.hosts import Serve
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
 from helpers.waiting import scaled, wait_until
@@ -266,20 +267,15 @@ def test_idle_connections_leave_descriptors_for_checkpoints(
 
 
 def test_a_connection_without_a_call_is_closed_and_the_next_call_connects_anew(
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve,
 ) -> None:
-    monkeypatch.setattr("ropewalk.net.host._IDLE_S", 1.0)
-    ps = Ps("tcp", insecure=True)
-    try:
-        port = int(ps.address.rpartition(":")[2])
-        with open_channel(ps.address, INSECURE, CALLER) as channel:
-            get_job: Any = channel.unary_unary(GET_JOB)
-            get_job(b"", timeout=scaled(5))
-            wait_until(lambda: not connections_to(port), 10, "the idle connection to be closed")
-            get_job(b"", timeout=scaled(5))
-            assert connections_to(port)
-    finally:
-        ps.close()
+    port = serve(idle_s=1.0).port
+    with open_channel(f"127.0.0.1:{port}", INSECURE, CALLER) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        stub.Check(health_pb2.HealthCheckRequest(), timeout=scaled(5))
+        wait_until(lambda: not connections_to(port), 10, "the idle connection to be closed")
+        stub.Check(health_pb2.HealthCheckRequest(), timeout=scaled(5))
+        assert connections_to(port)
 
 
 def connections_to(port: int) -> int:

@@ -32,7 +32,6 @@ from ropewalk.core.errors import (
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.error_table import from_rpc_error
-from ropewalk.net import host as host_module
 from ropewalk.net.auth.guard import Guard
 from ropewalk.net.auth.token import new_keys, sign_token
 from ropewalk.net.channel import open_channel
@@ -64,7 +63,7 @@ NO_CHECK = "ropewalk.net.auth.tls_files._try_out"  # of one's own certificate, w
 class Server:
     """A task that echoes, and remembers who greeted it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, **arguments: Any) -> None:
         self.greeted: list[Principal | None] = []
         self.host = TaskHost(
             PS,
@@ -74,6 +73,7 @@ class Server:
             guard=Guard(PS, settings),
             sessions={SERVICE: self._echo},
             max_sessions=8,
+            **arguments,
         )
         self.host.start("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.host.port}"
@@ -91,8 +91,8 @@ class Server:
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def serve(settings: Settings | None = None) -> Server:
-        servers.append(Server(settings or with_tls(Settings())))
+    def serve(settings: Settings | None = None, **arguments: Any) -> Server:
+        servers.append(Server(settings or with_tls(Settings()), **arguments))
         return servers[-1]
 
     yield serve
@@ -338,10 +338,9 @@ def test_an_older_tls_is_refused(
     "first", [MAGIC, MAGIC + b"\x16", b"\x16\x03\x01\x02", MAGIC + b"\x16\x03"]
 )
 def test_half_a_handshake_ends_in_time_and_frees_its_thread(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, first: bytes
+    serve: Callable[..., Server], first: bytes
 ) -> None:
-    monkeypatch.setattr(host_module, "GREETING_TIMEOUT_S", 0.3)
-    server = serve()
+    server = serve(greeting_timeout_s=0.3)
     before = sorted(own_threads())
     with socket.create_connection(("127.0.0.1", server.host.port), scaled(5)) as bare:
         bare.sendall(first)

@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 # soon as it has the last one's answer. That waits for the follower: so a follower may read a
 # segment as long as answers wait for it, and no longer.
 
-_MAX_SEGMENTS = 8192  # a session has two at a time
-
 
 class SegmentsSent:
     """Numbers of the segments that a link has handed on. One thread at a time calls it."""
@@ -64,10 +62,11 @@ class SegmentsReceived:
 
     Args:
         most_bytes: Size of the largest. Unit: bytes.
+        most: Most at once; a session has two at a time.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int, most: int = 8192) -> None:
+        self._most_bytes, self._most = most_bytes, most
         self._segments: dict[int, SharedSegment] = {}
 
     def take(self, number: int, descriptor: int, num_bytes: int) -> None:
@@ -85,8 +84,8 @@ class SegmentsReceived:
             descriptor, num_bytes, most=self._most_bytes, writable=False
         )
         segment.close()  # the mapping stays
-        if len(self._segments) >= _MAX_SEGMENTS:
-            raise RefusedError(f"a leader hands on more than {_MAX_SEGMENTS} segments")
+        if len(self._segments) >= self._most:
+            raise RefusedError(f"a leader hands on more than {self._most} segments")
         self._segments[number] = segment
 
     def drop(self, numbers: Sequence[int]) -> None:

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from ropewalk.annexes.replication.server import follower as segments
 from ropewalk.annexes.replication.server.follower import SegmentsReceived, SegmentsSent
 from ropewalk.core.errors import RefusedError
 from ropewalk.core.wire.steps import HEADER_BYTES
@@ -44,9 +43,8 @@ def test_what_is_outside_of_a_segment_is_refused() -> None:
         received.part(7, 0, 1)
 
 
-def test_segments_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_MAX_SEGMENTS", 2)
-    received = SegmentsReceived(MOST)
+def test_segments_have_bounds() -> None:
+    received = SegmentsReceived(MOST, most=2)
     kept = [handed_on(received, number) for number in (1, 2)]
     with pytest.raises(RefusedError, match="more than 2 segments"):
         handed_on(received, 3)

@@ -6,7 +6,6 @@ import pytest
 
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.client.ps import locating
 from ropewalk.client.ps.locating import LeaderWatch, leader_in
 from ropewalk.cluster.replication.reports import ShareLeader
 from ropewalk.core.errors import MovedError, PeerLostError, PermissionDeniedError, RopewalkError
@@ -37,7 +36,7 @@ class FakeChief:
 
 
 def watch(*answers: Answer | RopewalkError) -> LeaderWatch:
-    return LeaderWatch(cast(ChiefClient, FakeChief(*answers)))
+    return LeaderWatch(cast(ChiefClient, FakeChief(*answers)), refused_s=0.01)
 
 
 def test_a_chief_that_answers_late_is_asked_again() -> None:
@@ -58,8 +57,7 @@ def test_who_gives_up_asks_no_longer_though_it_lost_a_peer_itself() -> None:
         watch(PeerLostError("busy")).begin(10, check)
 
 
-def test_what_a_restarted_chief_has_not_said_yet_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "_REFUSED_S", 0.01)
+def test_what_a_restarted_chief_has_not_said_yet_stays() -> None:
     refused = PermissionDeniedError("the token is over")
     leaders = watch((2, 2, [leads(0, 0), leads(1, 1)]), refused, (3, 0, [leads(0, 1)]))
     told: list[ShareLeader | None] = []

@@ -9,7 +9,6 @@ import pytest
 
 from helpers.ps_peers import PS, SETTINGS
 from helpers.waiting import scaled
-from ropewalk.client.ps import remote_ps
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.client.ps.step import answered
 from ropewalk.cluster.replication.reports import ShareLeader
@@ -58,17 +57,19 @@ def test_a_step_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> N
     peer.close()
 
 
-def test_a_reader_s_question_turns_to_the_next_leader_though_the_last_one_lets_it_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(remote_ps, "_FIRST_DIAL_S", 0.05)
+def test_a_reader_s_question_turns_to_the_next_leader_though_the_last_one_lets_it_wait() -> None:
     settings = SETTINGS.model_copy(
         update={"reconnect_timeout_s": 1000.0, "request_timeout_s": 1000.0}
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         leader = ShareLeader(0, 1, PS, f"127.0.0.1:{silent.getsockname()[1]}")
         who = Incarnation(TaskId("worker", 0), 1)
-        peer = RemotePs(PS, leader.address, who, settings, locate=lambda share: leader, share=0)
+        peer = RemotePs(
+            *(PS, leader.address, who, settings),
+            locate=lambda share: leader,
+            share=0,
+            first_dial_s=0.05,
+        )
         for _ in range(2):
             with pytest.raises(PeerLostError):
                 peer.ask(session_pb2.ClientMessage())

@@ -10,16 +10,16 @@ import pytest
 
 from helpers.certificates import authority, issued, write
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.net.auth import tls_files as files_module
 from ropewalk.net.auth.tls_files import CredentialFiles
 
 Damage = Callable[[dict[str, Any]], object]
 
 
-def opened(settings: dict[str, Any], *, mutual: bool = True) -> CredentialFiles:
-    return CredentialFiles(
-        settings["tls_cert"], settings["tls_key"], settings["tls_ca"], mutual=mutual
-    )
+def opened(
+    settings: dict[str, Any], *, mutual: bool = True, retry_s: float = 1.0
+) -> CredentialFiles:
+    paths = settings["tls_cert"], settings["tls_key"], settings["tls_ca"]
+    return CredentialFiles(*paths, mutual=mutual, retry_s=retry_s)
 
 
 def cut(name: str) -> Damage:
@@ -131,11 +131,10 @@ def test_unchanged_files_are_read_once(tmp_path: Path) -> None:
 
 
 def test_half_written_files_are_left_alone_with_one_warning_until_they_are_whole(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files_module, "_RETRY_S", 0.0)
     settings = write(tmp_path, issued())
-    files = opened(settings)
+    files = opened(settings, retry_s=0.0)
     good = files.current()
     fresh = issued()
     Path(settings["tls_cert"]).write_bytes(fresh.certificate)

@@ -7,7 +7,6 @@ import pytest
 
 from ropewalk.client.chief.membership import Membership
 from ropewalk.core.errors import JobStoppedError
-from ropewalk.worker import first_steps
 from ropewalk.worker.first_steps import FirstSteps
 from ropewalk.worker.lead.leader import JobLeader
 
@@ -26,9 +25,9 @@ class Played:
     def end_first_steps(self) -> None:
         self.said.append("end")
 
-    def wait_of(self, *, leads: bool) -> FirstSteps:
+    def wait_of(self, *, leads: bool, least_s: float = 10.0) -> FirstSteps:
         leader = cast("JobLeader", self) if leads else None
-        return FirstSteps(cast("Membership", self), leader)
+        return FirstSteps(cast("Membership", self), leader, least_s)
 
 
 @pytest.fixture
@@ -53,14 +52,12 @@ def test_who_is_not_held_does_not_wait(played: Played) -> None:
 def test_a_step_that_does_not_come_is_not_waited_for_in_vain(
     played: Played,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     leads: bool,
     who: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(first_steps, "_LEAST_S", 0.05)
-    played.wait_of(leads=leads).wait(lambda: None)
+    played.wait_of(leads=leads, least_s=0.05).wait(lambda: None)
     assert caplog.messages == [f"goes on though {who} made no step within 0.05 s"]
     assert played.said[-1:] == (["end"] if leads else [])
 
