@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..core.checkpoint import numbered_checkpoints, remove_checkpoint
+from ..core.checkpoint import numbered_checkpoints, prune
 from .object_checkpoint import ObjectCheckpoint
 
 
@@ -83,9 +83,7 @@ class CheckpointManager:
         self.checkpoint.write(path)
         self._last_step = step
         if self._max_to_keep is not None and self.checkpoint.writes:
-            others = [other for other in self.checkpoints if other != path]
-            for old in others[: max(0, len(others) + 1 - self._max_to_keep)]:
-                remove_checkpoint(old)
+            prune(self.directory, self._max_to_keep, name=self._name, saved=path)
         return path
 
     def restore_or_initialize(self) -> str | None:

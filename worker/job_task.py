@@ -7,7 +7,6 @@ and the leadership of that job if it is the chief. The daemon runs one per proce
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -166,11 +165,11 @@ class JobTask(JobLink):
             JoinTimeoutError: It has chosen none in time.
         """
         limit_s = self._settings.join_timeout_s
-        until, waits = time.monotonic() + limit_s, WaitLog(self.task.task, limit_s=limit_s)
+        waits = WaitLog(self.task.task, limit_s=limit_s, limit="join_timeout_s")
         while (name := _chosen_checkpoint(chief)) is None:
             self.check()
             waits.tick("the job's leader to choose a checkpoint")
-            if time.monotonic() > until:
+            if waits.is_over:
                 raise JoinTimeoutError(
                     f"{self.task.task} waited {limit_s:g} s (join_timeout_s) for the job's leader "
                     "to choose the checkpoint to begin with",

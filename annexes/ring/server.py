@@ -75,14 +75,9 @@ class Incoming:
 
     def take(self, ring: int, rank: int, timeout_s: float) -> Receiver | None:
         """Take the link of a sender; None if it does not come within ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            while (ring, rank) not in self._links:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                self._changed.wait(left)
-            return self._links.pop((ring, rank))
+            self._changed.wait_for(lambda: (ring, rank) in self._links, timeout_s)
+            return self._links.pop((ring, rank), None)
 
     def close(self) -> None:
         """Close all links that were not taken, and those that still come."""

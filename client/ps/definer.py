@@ -160,7 +160,6 @@ class Definer:
                 without one.
             JoinTimeoutError: The chief did not create them in time.
         """
-        deadline = time.monotonic() + self._settings.join_timeout_s
         waits = WaitLog(
             self._who.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
         )
@@ -176,7 +175,7 @@ class Definer:
                 )
             more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
             waits.tick(f"the chief to create {waiting[0]!r}{more}", "do both run one program?")
-            if time.monotonic() >= deadline:
+            if waits.is_over:
                 raise JoinTimeoutError(
                     f"{self._who.task} waited {self._settings.join_timeout_s:g} s "
                     "(join_timeout_s) for "

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -171,14 +170,13 @@ def connect_all(
     Raises:
         JoinTimeoutError: Names the ps that did not answer, and the last reason.
     """
-    deadline = time.monotonic() + timeout_s
     missing = list(peers)
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
 
     def attempt(peer: PsPeer) -> PeerLostError | None:
         try:
-            peer.connect(min(_ATTEMPT_S, max(_LEAST_ATTEMPT_S, deadline - time.monotonic())))
+            peer.connect(min(_ATTEMPT_S, max(_LEAST_ATTEMPT_S, waits.left_s)))
         except PeerLostError as error:
             return error
         return None
@@ -193,8 +191,7 @@ def connect_all(
                 waits.done()
                 return
             names = [str(peer.task) for peer in missing]
-            now = time.monotonic()
-            if now >= deadline:
+            if waits.is_over:
                 raise JoinTimeoutError(
                     f"{who.task} waited {timeout_s:g} s (join_timeout_s) for "
                     f"{', '.join(names)}; the last answer: {late[0][1]}. Is it started, and can "

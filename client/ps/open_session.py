@@ -18,6 +18,7 @@ from ...core.wire import codec
 from ...core.wire.steps import (
     HEADER_BYTES,
     NO_TARGET,
+    SMALL_BYTES,
     PullTarget,
     PushResult,
     StepReply,
@@ -34,7 +35,6 @@ from .direct_pull import DirectPull, DirectRows
 from .pull_plans import changed_parts
 from .shared_payloads import (
     OVERLAPPED_BYTES,
-    SMALL_BYTES,
     SharedPayloads,
     values_in_segment,
     write_gathered,

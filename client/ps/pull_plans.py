@@ -14,6 +14,7 @@ from ...core.arrays.dtypes import Array, DType, row_shape, size_of
 from ...core.errors import RefusedError
 from ...core.rules.definitions import ShardDefinition
 from ...core.wire.steps import (
+    SMALL_BYTES,
     LayoutEntry,
     Operation,
     PullTarget,
@@ -90,7 +91,6 @@ def changed_parts(
 
 # Larger values begin at a multiple of 64 bytes, where frameworks can share their memory. Smaller
 # ones have no gaps between them, so that many are one copy.
-_SMALL_BYTES = 64 * 1024
 
 
 ValueSpan = tuple[int, int, tuple[int, ...], DType, DType]
@@ -219,7 +219,7 @@ def plan_pull(
         offset += -offset % ALIGNMENT_BYTES
         for placed in whole:
             if placed.shards[0][0] == ps:
-                if placed.definition.num_bytes > _SMALL_BYTES:
+                if placed.definition.num_bytes > SMALL_BYTES:
                     offset += -offset % ALIGNMENT_BYTES
                 add_span(ps, placed, placed.shards[0][1], offset)
                 offset = note(placed, offset)

@@ -19,13 +19,11 @@ from ...core.arrays.scaled_rows import INT8, first_bad_scale, pack_rows
 from ...core.errors import NonFiniteGradientError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
-from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireFormat, WireLayout
+from ...core.wire.steps import SMALL_BYTES, Encoding, LayoutEntry, Operation, WireFormat, WireLayout
 from .definer import PlacedVariable
 from .distinct_rows import DistinctRowsCache
 from .error_feedback import MIN_ELEMENTS, ErrorFeedback
 from .step import Write, unpacked
-
-_SMALL_BYTES = 64 * 1024  # values up to this are gathered with neighbours, larger ones stand alone
 
 _KINDS = (np.ndarray, IndexedSlices, bytes)
 
@@ -374,7 +372,7 @@ class _PlanParts:
         self, index: int, ps: int, definition: VariableDefinition, *, packed: bool
     ) -> None:
         """Add a variable that travels as it is."""
-        small = definition.num_bytes <= _SMALL_BYTES
+        small = definition.num_bytes <= SMALL_BYTES
         run = self._open.get(ps)
         if run is not None and not (
             small and run.dtype == definition.dtype and run.packed == packed

@@ -22,6 +22,7 @@ from ...core.wire.cut_marks import CutMark, Elements, elements_from_wire
 from ...core.wire.steps import (
     NO_TARGET,
     SESSION_SERVICE,
+    SMALL_BYTES,
     HeldShard,
     PullTarget,
     PushResult,
@@ -33,7 +34,6 @@ from ...net.dial import Dialer, WrapStream, reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .locating import leader_in
 from .open_session import OpenSession
-from .shared_payloads import SMALL_BYTES
 from .step import Exchange, answered
 
 log = logging.getLogger(__name__)

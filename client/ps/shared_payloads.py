@@ -19,6 +19,7 @@ from ...core.wire import codec
 from ...core.wire.steps import (
     HEADER_BYTES,
     MOST_SEGMENTS,
+    SMALL_BYTES,
     Encoding,
     MemoryRegion,
     StepRequest,
@@ -30,7 +31,6 @@ from ...net.shared_memory import FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment, an
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, DirectRows
 
-SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
 _FIND_BATCH = 4096  # shards that a message names
 # From here on the ps begins while we still write, and we read what it is done with: both sides at
 # work gain more than they lose by looking at each other's counters.

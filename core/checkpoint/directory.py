@@ -80,8 +80,16 @@ def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
     return checkpoints[-1] if checkpoints else None
 
 
-def prune(model_dir: str, keep: int) -> list[str]:
+def prune(
+    model_dir: str, keep: int, *, name: str | None = None, saved: str | None = None
+) -> list[str]:
     """Remove all but the newest ``keep`` complete checkpoints; return what was removed.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        keep: Number of checkpoints that stay.
+        name: Name of the checkpoints of a program; None: those of a job.
+        saved: Path of the checkpoint that was saved last, the newest whatever its number is.
 
     Whole checkpoints stay, beside those, as long as a delta that stays cannot be read without them.
     The manifest is removed first, so that a reader never sees a partly removed checkpoint, and the
@@ -90,7 +98,9 @@ def prune(model_dir: str, keep: int) -> list[str]:
     Raises:
         OSError: The file system refused.
     """
-    checkpoints, folder = list_checkpoints(model_dir), open_folder(model_dir)
+    folder = open_folder(model_dir)
+    found = list_checkpoints(model_dir) if name is None else numbered_checkpoints(model_dir, name)
+    checkpoints = sorted(found, key=lambda info: info.path == saved)
     kept = checkpoints[-keep:]
     needed = {info.name for info in kept} | {_base_of(folder, info.name) for info in kept}
     removed = []

@@ -5,6 +5,7 @@ as it looks; nothing is logged before :data:`FIRST_S`, and then at growing inter
 """
 
 import logging
+import math
 import time
 from datetime import datetime, timedelta
 
@@ -26,6 +27,8 @@ class WaitLog:
 
         waits = WaitLog("/job:worker/task:0", limit_s=120, limit="join_timeout_s")
         while not there():
+            if waits.is_over:
+                raise JoinTimeoutError(...)
             waits.tick("the chief at 10.0.0.1:2222", "connection refused")
             pause()
         waits.done()
@@ -61,6 +64,18 @@ class WaitLog:
         self._lines = 0
         self._next = self._began + FIRST_S
         self._whom = ""
+
+    @property
+    def left_s(self) -> float:
+        """Time until the limit. Unit: seconds."""
+        if self._limit_s is None:
+            return math.inf
+        return self._began + self._limit_s - self._clock.now()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit has come: the caller gives up, and says for what it has waited."""
+        return self.left_s <= 0
 
     def tick(self, whom: str, why: object = "") -> None:
         """Log that the wait goes on, if a line is due. Logs a line if one is due.

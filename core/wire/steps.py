@@ -121,6 +121,10 @@ def _narrower(dtype: DType, name: str | None) -> DType:
 
 # -- Steps: layouts, requests, answers -----------------------------------------------------------
 
+SMALL_BYTES = 64 * 1024
+"""Values up to this are small: to gather, copy or send them costs less than to find out whether
+that can be left out. Unit: bytes."""
+
 SESSION_SERVICE = "ps"
 """The service that a session greets a ps with."""
 

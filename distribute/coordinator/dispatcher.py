@@ -178,11 +178,11 @@ class Dispatcher:
             ConfigurationError: The workers do not have the same number.
             JoinTimeoutError: No worker came within join_timeout_s.
         """
-        deadline, task = time.monotonic() + self._join_timeout_s, self._who.task
+        task = self._who.task
         waits = WaitLog(task, limit_s=self._join_timeout_s, limit="join_timeout_s")
         with self._changed:
             while self._replicas.count is None and self._unequal is None:
-                if time.monotonic() > deadline:
+                if waits.is_over:
                     raise JoinTimeoutError(
                         f"{task} waited {self._join_timeout_s:g} s (join_timeout_s) for a worker: "
                         "num_replicas_in_sync is how many devices each of them has. Start the "

@@ -22,7 +22,7 @@ from ...core.errors import (
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
 from ...core.wire.codec import closure_of, hyperparameters_of
-from ...core.wire.steps import Encoding, LayoutEntry, PushResult, StepReply
+from ...core.wire.steps import SMALL_BYTES, Encoding, LayoutEntry, PushResult, StepReply
 from ...engine.push_target import PushTarget
 from ...proto.v1 import session_pb2
 from .change_stream import Push
@@ -31,7 +31,6 @@ from .limits import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .payload import Payload
 from .store import Store
 
-_SMALL_BYTES = 64 * 1024
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
 _Part = TypeVar("_Part")
 
@@ -204,7 +203,7 @@ class Session:
         """Send the reply and what is pulled."""
         versions: Array | None = None
         # Of a small pull it costs more to find out what changed than to send it.
-        if pull.dense_bytes > _SMALL_BYTES and not pull_rows:
+        if pull.dense_bytes > SMALL_BYTES and not pull_rows:
             pull, versions = self._only_changed(step, pull, reply)
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._room.keep(reply.payload_bytes)  # the push has no memory any more
@@ -407,7 +406,7 @@ def _may_overlap(step: session_pb2.Step, push: Push, pull: Layout) -> bool:
     """Return whether a step is large and pulls only what it pushes: nothing can be left out
     then.
     """
-    if not step.early_reply or pull.numbered or pull.dense_bytes <= _SMALL_BYTES:
+    if not step.early_reply or pull.numbered or pull.dense_bytes <= SMALL_BYTES:
         return False
     pushed = {id(part.block) for part in push.layout.ranges}
     return pushed.issuperset(id(part.block) for part in pull.ranges)

@@ -1,7 +1,6 @@
 """The data plane of a job with parameter servers: a session with every one of them."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -74,13 +73,12 @@ class ServersPlane(DataPlane):
         task, settings, limit_s = self._task, self._settings, self._settings.join_timeout_s
         who = principal_of_task(task.task, settings.job_id)
         controls = [PsControl(ps, task.address_of(ps), settings, who) for ps in ps_of(task.spec)]
-        deadline = time.monotonic() + limit_s
         last = "no chief has attached to the ps"
         waits = WaitLog(task.task, limit_s=limit_s, limit="join_timeout_s")
         with ExitStack() as opened:
             for control in controls:
                 opened.callback(control.close)
-            while time.monotonic() < deadline:
+            while not waits.is_over:
                 check()
                 for control in controls:
                     try:

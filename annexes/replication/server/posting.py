@@ -6,6 +6,7 @@ from dataclasses import replace
 from ....core.errors import MovedError, PeerLostError, RopewalkError
 from ....core.rules.update_rules import UpdateRule
 from ....core.task import Incarnation
+from ....core.wire.steps import SMALL_BYTES
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
 from ....server.ps.change_stream import BlockChange, Push, Subscriber
@@ -23,8 +24,6 @@ from .records import (
     TaskRegistered,
 )
 from .stream import RecordStream
-
-_SMALL_BYTES = 64 * 1024
 
 
 class StoreRecords(Subscriber):
@@ -170,7 +169,7 @@ def _completes(change: BlockChange) -> int | None:
     if not change.is_last:
         return None
     push = change.push
-    if push.segment is None and _num_bytes(change) > _SMALL_BYTES:
+    if push.segment is None and _num_bytes(change) > SMALL_BYTES:
         return None
     return push.step_increment
 

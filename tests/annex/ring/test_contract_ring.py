@@ -385,7 +385,7 @@ import os, sys
 sys.path[:0] = {sys.path!r}
 import numpy as np
 from helpers.rings import NO_MEMORY
-from tests.contract.test_contract_ring import groups_of, result, start
+from tests.annex.ring.test_contract_ring import groups_of, result, start
 
 groups = groups_of(2, 10, None, [NO_MEMORY], lease_s=2)
 for each in [start(group.open) for group in groups]:

@@ -56,3 +56,16 @@ def test_a_short_wait_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
         wait(2, waits, clock)
         waits.done()
     assert caplog.messages == []
+
+
+def test_a_wait_is_over_at_its_limit_and_begins_anew_with_the_next_thing() -> None:
+    clock = ManualClock(100.0)
+    waits = WaitLog("worker:0", limit_s=5, limit="join_timeout_s", clock=clock)
+    endless = WaitLog("worker:0", limit="until the job ends", clock=clock)
+    seen = []
+    for _ in range(3):
+        wait(2, waits, clock)
+        seen.append((waits.left_s, waits.is_over, endless.is_over))
+    waits.restart()
+    seen.append((waits.left_s, waits.is_over, endless.is_over))
+    assert seen == [(3, False, False), (1, False, False), (-1, True, False), (5, False, False)]
