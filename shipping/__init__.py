@@ -1,26 +1,19 @@
 """A project directory on its way from a laptop to the tasks of a cluster.
 
 :func:`pack` makes a :class:`Package` of it, named by its digest; :func:`unpack` turns one into a
-folder again and trusts nothing in it; the versions of both sides are compared before. Nothing here
-opens a socket, and nothing of a package is executed.
+folder again and trusts nothing in it. Nothing here opens a socket, and nothing of a package is
+executed.
 """
 
 from .package import MAX_FILES, MAX_PACKAGE_BYTES, Package, PackageLimits
 from .packing import pack
 from .unpacking import unpack
-from .versions import Mismatch, Severity, check_environments, mismatches, own_environment, table
 
 __all__ = [
     "MAX_FILES",
     "MAX_PACKAGE_BYTES",
-    "Mismatch",
     "Package",
     "PackageLimits",
-    "Severity",
-    "check_environments",
-    "mismatches",
-    "own_environment",
     "pack",
-    "table",
     "unpack",
 ]

@@ -15,8 +15,7 @@ from typing import Any
 
 from ...core.errors import ConfigurationError, ProjectError, ProjectTooLargeError
 from ...shipping import Package, pack
-from ...shipping.package import largest
-from ...shipping.versions import DECLARED_IN, declared_requirements, normalized
+from ...shipping.package import DECLARED_IN, declared_requirements, largest, normalized
 from ..jobfile.model import JobFile
 from ..jobfile.pod_part import CODE_FOLDER, PARTS_FOLDER
 from .names import CODE, document

@@ -61,7 +61,7 @@ def _read(parts: Path, digest: str) -> bytes:
 def _check_image(folder: Path) -> None:
     from importlib import metadata
 
-    from ...shipping.versions import DECLARED_IN, declared_requirements, missing_packages
+    from ...shipping.package import DECLARED_IN, declared_requirements, missing_packages
 
     texts = {
         name: (folder / name).read_text(errors="replace")

@@ -37,11 +37,11 @@ from ...core.terminal import terminal_line
 from ...distribute.program_cluster import enter_cluster, program_cluster
 from ...net.auth.credentials import with_own_job
 from ...proto.v1 import gateway_pb2
-from ...shipping import own_environment
 from ...worker.data_plane.servers import ServersPlane
 from ...worker.job_task import JobTask
 from ...worker.process.program import Ending, ending_of
 from .calls import GatewayClient, JobView, routes_to
+from .versions import own_environment
 
 log = logging.getLogger(__name__)
 

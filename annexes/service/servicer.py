@@ -18,13 +18,13 @@ from ...core.wire.bounds import check_count, check_number, check_text, shorten
 from ...net.auth.guard import Visitor, one_caller
 from ...net.http2.shares import Places
 from ...proto.v1 import gateway_pb2
-from ...shipping import check_environments, own_environment
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import cluster_samples
 from .job import StandaloneJob, Submission
 from .kept import JobLog, PackageStore
 from .nodes import UNKNOWN, LoggedLine, Order, Start
 from .table import JobTable
+from .versions import check_environments, own_environment
 
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ropewalk.audit")

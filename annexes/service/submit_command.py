@@ -247,8 +247,9 @@ def submit_command(
     lines and its result come back here. Ctrl-C stops the job. What follows -- is the script's.
     """
     from ...proto.v1 import gateway_pb2
-    from ...shipping import own_environment, pack
+    from ...shipping import pack
     from .job import ALL, new_id
+    from .versions import own_environment
 
     if detach:
         refuse_said(["grace_s", "plain"], "with --detach nothing is followed from here")

@@ -18,6 +18,7 @@ from ropewalk.annexes.service.calls import GatewayClient
 from ropewalk.annexes.service.kept import JobLog
 from ropewalk.annexes.service.server import GatewayServer
 from ropewalk.annexes.service.table import ClusterLimits, JobTable
+from ropewalk.annexes.service.versions import own_environment
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import (
     ConfigurationError,
@@ -36,7 +37,6 @@ from ropewalk.net.arrival import ROUTE
 from ropewalk.net.routes import Forwarder, connect_forwarded
 from ropewalk.net.this_machine import free_ports
 from ropewalk.proto.v1 import gateway_pb2
-from ropewalk.shipping import own_environment
 
 CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)
 PACKAGE = b"a package" * 100

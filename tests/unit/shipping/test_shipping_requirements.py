@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.shipping.versions import declared_requirements, missing_packages
+from ropewalk.shipping.package import declared_requirements, missing_packages
 
 TXT = """\
 # what the program needs

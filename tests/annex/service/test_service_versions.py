@@ -5,9 +5,9 @@ from importlib import metadata
 
 import pytest
 
+from ropewalk.annexes.service.versions import check_environments, mismatches, own_environment, table
 from ropewalk.core.errors import EnvironmentMismatchError, ProtocolMismatchError
 from ropewalk.core.versions import PROTOCOL
-from ropewalk.shipping import check_environments, mismatches, own_environment, table
 
 OURS = {
     "protocol": "4",
