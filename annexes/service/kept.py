@@ -16,7 +16,6 @@ from ...core.files.tree_removal import remove_tree
 from ...core.task import TaskId
 from .nodes import UNKNOWN, LoggedLine, share_of, to_go
 
-_SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENTS = 8
 _READ_BYTES = 256 * 1024
 
@@ -51,10 +50,12 @@ class JobLog:
 
     Attributes:
         folder: Folder of this job alone; made if it is missing, in a folder that exists.
+        segment_bytes: Size at which a file is full; eight are kept. Unit: bytes.
         end: The offset behind the last line.
     """
 
     folder: Path
+    segment_bytes: int = 8 * 1024 * 1024
     end: int = 0
     _segments: list[_Segment] = field(default_factory=list)
 
@@ -70,7 +71,7 @@ class JobLog:
 
     def _open_last(self) -> int:
         """Open the file for the next line; a new one if the last is full or gone."""
-        if self._segments and self._segments[-1].size < _SEGMENT_BYTES:
+        if self._segments and self._segments[-1].size < self.segment_bytes:
             try:
                 return os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
             except FileNotFoundError:
@@ -131,7 +132,6 @@ class JobLog:
 
 PIECE_BYTES = 1024 * 1024
 MAX_PACKAGE_BYTES = 256 * 1024 * 1024
-_MAX_BYTES = 2 * 1024**3
 _MAX_UPLOADS = 16
 
 
@@ -154,11 +154,19 @@ class PackageStore:
     Args:
         folder: Folder of this gateway alone; made if it is missing, in a folder that exists.
         needed: Returns the digests that jobs may still ask for.
+        max_bytes: Most that is kept of all packages. Unit: bytes.
     """
 
-    def __init__(self, folder: Path, needed: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        needed: Callable[[], Collection[str]] = tuple,
+        *,
+        max_bytes: int = 2 * 1024**3,
+    ) -> None:
         self._folder = folder
         self._needed = needed
+        self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, exist_ok=True)
         self._uploads: dict[str, _Upload] = {}  # the oldest first
         self._owners: dict[str, str] = {}
@@ -224,8 +232,8 @@ class PackageStore:
         stays = sizes.keys() & set(self._needed())
         own = sum(sizes[each] for each in stays if self._owners.get(each) == owner)
         for kept, most, whose in (
-            (own, share_of(owner, _MAX_BYTES), f"jobs of {owner}"),
-            (sum(sizes[each] for each in stays), _MAX_BYTES, "all jobs"),
+            (own, share_of(owner, self._max_bytes), f"jobs of {owner}"),
+            (sum(sizes[each] for each in stays), self._max_bytes, "all jobs"),
         ):
             if kept + total > most:
                 raise LimitExceededError(
@@ -265,7 +273,7 @@ class PackageStore:
         size = {each: each.stat().st_size for each in files}
         stays = {newest, *self._needed()}
         self._owners = {each.name: self._owners.get(each.name, UNKNOWN) for each in files}
-        most = _MAX_BYTES - sum(size[each] for each in files if each.name in stays)
+        most = self._max_bytes - sum(size[each] for each in files if each.name in stays)
         others = [each for each in files if each.name not in stays]
         for each in to_go(
             others, lambda file: self._owners[file.name], max(0, most), size.__getitem__

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _WAIT_S = 1.0
-_RETRY_S = 0.5
 _SAY_S = 3.0  # a shorter silence of the gateway is not worth a line
 
 
@@ -49,6 +48,7 @@ class Following:
         display: Display to which lines and progress go.
         settings: Settings with which the job's chief is asked for its progress.
         patience_s: Longest time that the gateway may be silent.
+        retry_s: Pause after a question that it did not answer.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class Following:
         display: "Display",
         settings: Settings,
         patience_s: float = 60.0,
+        *,
+        retry_s: float = 0.5,
     ) -> None:
+        self._retry_s = retry_s
         self._client = client
         self._job = job
         self._display = display
@@ -116,7 +119,7 @@ class Following:
                     self._display.say(
                         f"the gateway does not answer ({error.message}); still trying"
                     )
-                self._pause.wait(_RETRY_S)
+                self._pause.wait(self._retry_s)
                 continue
             if has_warned:
                 self._display.say("the gateway answers again")

@@ -52,12 +52,14 @@ class MemoryReading:
         self,
         may_read: Callable[[int], bool] = lambda _: True,
         is_open: Callable[[], bool] = lambda: True,
+        timeout_s: float = READ_TIMEOUT_S,
     ) -> bool:
         """Read on, to the end or to the first copy that may not be read.
 
         Args:
             may_read: Given the number of a copy; may wait.
             is_open: Asked while the memory is written: whether to wait on.
+            timeout_s: Longest wait for memory that is being written. Unit: seconds.
 
         Returns:
             Whether all was read; False also if a block was being written all the time.
@@ -67,7 +69,7 @@ class MemoryReading:
                 return False
             copy = self._copies[index]
             last = self._last[index] if self._last is not None else -1
-            sequence = _read(copy, last, is_open)
+            sequence = _read(copy, last, is_open, timeout_s)
             if sequence is None:
                 return False
             self._moved += copy.num_bytes if sequence != last else 0
@@ -84,13 +86,13 @@ class MemoryReading:
         return self._moved
 
 
-def _read(copy: Copy, last: int, is_open: Callable[[], bool]) -> int | None:
+def _read(copy: Copy, last: int, is_open: Callable[[], bool], timeout_s: float) -> int | None:
     """Make one copy under a sequence lock: repeated while the memory is written, for a while.
 
     Returns:
         The sequence of what is there now, ``last`` if that is there already; None: no luck in time.
     """
-    deadline = time.monotonic() + READ_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         before = int(copy.sequence[0])
         if before == last:

@@ -57,11 +57,8 @@ def test_an_offset_within_a_line_is_refused(tmp_path: Path) -> None:
         log.read(3)
 
 
-def test_the_oldest_lines_make_room_and_the_reader_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_log, "_SEGMENT_BYTES", 1000)
-    log = JobLog(tmp_path)
+def test_the_oldest_lines_make_room_and_the_reader_is_told(tmp_path: Path) -> None:
+    log = JobLog(tmp_path, segment_bytes=1000)
     for number in range(2000):
         log.append(LoggedLine(W0, f"line {number}"))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 9 * 1100
@@ -101,11 +98,8 @@ def test_lines_that_a_cleaner_has_removed_are_dropped_and_new_ones_kept(
     )
 
 
-def test_lines_before_one_that_was_removed_are_dropped_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_log, "_SEGMENT_BYTES", 1)
-    log = JobLog(tmp_path / "log")
+def test_lines_before_one_that_was_removed_are_dropped_with_it(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "log", segment_bytes=1)
     for text in ("first", "second", "third"):
         log.append(LoggedLine(W0, text))
     sorted(log.folder.iterdir(), key=lambda path: int(path.stem))[1].unlink()

@@ -35,29 +35,27 @@ class Gateway:
         self.stops.append(kill)
 
 
-def following(gateway: Gateway, interrupts: int, monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr("ropewalk.annexes.service.submit_command._RETRY_S", 0.0)
+def following(gateway: Gateway, interrupts: int) -> Following:
     made = Following(
         gateway,  # type: ignore[arg-type]
         "j",
         PlainDisplay([TaskId("chief", 0)]),
         Settings(),
+        retry_s=0.0,
     )
     made._interrupts = interrupts
     return made
 
 
 def test_a_stop_that_the_gateway_did_not_hear_is_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     gateway = Gateway(silent=5)
-    assert following(gateway, 1, monkeypatch).run().exit_code == 138
+    assert following(gateway, 1).run().exit_code == 138
     assert gateway.stops == [False]
     assert capsys.readouterr().out.count("saving and stopping") == 1
 
 
-def test_who_asks_twice_may_leave_a_gateway_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_asks_twice_may_leave_a_gateway_that_does_not_answer() -> None:
     with pytest.raises(PeerLostError, match=r"`ropewalk attach j` goes on from here"):
-        following(Gateway(silent=1000), 2, monkeypatch).run()
+        following(Gateway(silent=1000), 2).run()

@@ -67,9 +67,8 @@ def test_too_large_a_package_is_refused_before_it_comes(tmp_path: Path) -> None:
         store.put("0" * 64, 0, b"123", 2)
 
 
-def test_the_least_used_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_MAX_BYTES", 2500)
-    store = PackageStore(tmp_path / "p")
+def test_the_least_used_make_room(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path / "p", max_bytes=2500)
     first, second, third = (bytes([number]) * 1000 for number in range(3))
     for number, data in enumerate((first, second)):
         send(store, data)
@@ -97,11 +96,8 @@ def test_many_uploads_of_one_driver_end_none_of_another_one(tmp_path: Path) -> N
     assert len(list((tmp_path / "p").iterdir())) <= 16
 
 
-def test_many_packages_of_one_driver_put_none_of_another_one_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packages, "_MAX_BYTES", 5000)
-    store, data = PackageStore(tmp_path / "p"), os.urandom(1000)
+def test_many_packages_of_one_driver_put_none_of_another_one_out(tmp_path: Path) -> None:
+    store, data = PackageStore(tmp_path / "p", max_bytes=5000), os.urandom(1000)
     send(store, data, owner="modest")
     os.utime(tmp_path / "p" / digest_of(data), (0, 0))  # used the longest ago
     for number in range(20):
@@ -110,12 +106,9 @@ def test_many_packages_of_one_driver_put_none_of_another_one_out(
     assert sum(each.stat().st_size for each in (tmp_path / "p").iterdir()) <= 5000
 
 
-def test_what_a_job_needs_stays_and_one_driver_has_half_of_the_room_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packages, "_MAX_BYTES", 5000)
+def test_what_a_job_needs_stays_and_one_driver_has_half_of_the_room_for_it(tmp_path: Path) -> None:
     needed: list[str] = []
-    store = PackageStore(tmp_path / "p", lambda: needed)
+    store = PackageStore(tmp_path / "p", lambda: needed, max_bytes=5000)
     mine = [bytes([number]) * 1000 for number in range(4)]
     for data in mine[:2]:
         send(store, data)

@@ -475,10 +475,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
     assert reading.finish() == 20
 
 
-def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ropewalk.client.ps.direct_pull.READ_TIMEOUT_S", 0.01)
+def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again() -> None:
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)
@@ -486,8 +483,8 @@ def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     memory.write("v0", 1)
     memory.sequences[1][0] += 1
     reading = begin(memory, pull, into)
-    assert not reading.go_on()
-    assert not reading.go_on()
+    assert not reading.go_on(timeout_s=0.01)
+    assert not reading.go_on(timeout_s=0.01)
     assert bytes(into[0])[:8] == b"\1" * 8
     memory.values("v1")[:] = 2
     memory.sequences[1][0] += 1
@@ -517,9 +514,8 @@ def test_what_changes_while_it_is_copied_is_copied_again(monkeypatch: pytest.Mon
     assert bytes(into[0]) == b"\2" * 8
 
 
-def test_a_ps_that_ends_while_it_writes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ps_that_ends_while_it_writes_is_not_waited_for() -> None:
     """Killed inside a kernel, it leaves the sequence odd for ever."""
-    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 5.0)
     sequence = np.ones(1, np.int64)
     asked: list[bool] = []
 
@@ -528,5 +524,5 @@ def test_a_ps_that_ends_while_it_writes_is_not_waited_for(monkeypatch: pytest.Mo
         return len(asked) < 3
 
     copies = [Copy(sequence, 8, lambda: pytest.fail("values are being written"))]
-    assert not MemoryReading(copies).go_on(is_open=is_open)
+    assert not MemoryReading(copies).go_on(is_open=is_open, timeout_s=5.0)
     assert len(asked) == 3
