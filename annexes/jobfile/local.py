@@ -10,6 +10,7 @@ from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
 from ...core.showing import counted
 from ...launch.local.cluster import LocalRoles, RoleExtras
+from ...launch.local.gpus import AUTO, machines_gpus, workers_for_gpus
 from ...launch.screen.plain import choose_display
 from ...worker.process.program import Program, find_program
 from .model import JobFile
@@ -144,15 +145,21 @@ class LocalJobFile:
 
     Args:
         path: Path of the job file.
-        counts: Number of tasks by role, where the command line says them.
+        counts: Number of tasks by role, where the command line says them; of workers, ``auto`` too.
         flags: Settings that the command line says, by name.
 
     Raises:
         ConfigurationError: The file is no job, or names no program that there is.
     """
 
-    def __init__(self, path: str, counts: Mapping[str, int], flags: Mapping[str, Any]) -> None:
-        self._job = read_job(path).with_counts(counts)
+    def __init__(
+        self, path: str, counts: Mapping[str, int | str], flags: Mapping[str, Any]
+    ) -> None:
+        numbers = {role: each for role, each in counts.items() if isinstance(each, int)}
+        self._job = read_job(path).with_counts(numbers)
+        if counts.get(WORKER) == AUTO:
+            count = workers_for_gpus(local_cluster(self._job), machines_gpus())
+            self._job = self._job.with_counts({WORKER: count})
         self._folder = Path(path).parent
         self.program = local_program(self._job, self._folder)
         self.settings = local_settings(self._job, flags)

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from .pod_part import MisfitError, ObjectName, Part, PodPart, Text, VariableName
 
@@ -119,6 +119,17 @@ class Role(Part):
     """The tasks of one role."""
 
     count: int = Field(default=1, ge=0, le=10_000, description="How many tasks.")
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _refuse_auto(cls, value: object) -> object:
+        if value == "auto":
+            raise ValueError(
+                "a job file says how many tasks there are, e.g. 2; on one machine `ropewalk local "
+                "--job FILE --workers auto` starts as many workers as there are GPUs for"
+            )
+        return value
+
     resources: Resources = Field(default=Resources(), description="What each of them needs.")
     arguments: list[Text] = Field(
         default=[], description="Of the program in this role, behind those of the job."

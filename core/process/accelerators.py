@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def load_cupy() -> ModuleType:
@@ -45,21 +45,39 @@ def count_gpus() -> int:
         return 0
 
 
-def count_node_gpus(timeout_s: float = 20.0) -> int:
-    """Count the NVIDIA GPUs of this machine that its user may use, by ``nvidia-smi``; 0 without it.
+class NodeGpu(NamedTuple):
+    """A GPU of this machine.
+
+    Attributes:
+        uuid: Name of the GPU, ``GPU-…``.
+        parts: Names of the parts into which it is divided (MIG), ``MIG-…``; empty: it is whole.
+    """
+
+    uuid: str
+    parts: tuple[str, ...] = ()
+
+
+def count_node_gpus() -> int:
+    """Count the NVIDIA GPUs of this machine; see :func:`node_gpus`."""
+    return len(node_gpus())
+
+
+def node_gpus(timeout_s: float = 20.0) -> list[NodeGpu]:
+    """List the NVIDIA GPUs of this machine that its user may use, by ``nvidia-smi``; none
+    without it.
 
     Unlike :func:`count_gpus` it does not initialize CUDA, after which a process no longer heeds
     ``CUDA_VISIBLE_DEVICES``; and it does not heed that variable.
 
     Args:
-        timeout_s: A driver that does not answer within it counts as none. Unit: seconds.
+        timeout_s: A driver that does not answer within it has none. Unit: seconds.
     """
     import shutil
     import subprocess
 
     command = shutil.which("nvidia-smi")
     if command is None:
-        return 0
+        return []
     try:
         output = subprocess.run(
             [command, "--list-gpus"],
@@ -69,8 +87,20 @@ def count_node_gpus(timeout_s: float = 20.0) -> int:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in output.stdout.splitlines())
+        return []
+    return _gpus_of(output.stdout)
+
+
+def _gpus_of(listing: str) -> list[NodeGpu]:
+    """Read what ``nvidia-smi --list-gpus`` writes: a line for each GPU, and below it its parts."""
+    found: list[NodeGpu] = []
+    for line in listing.splitlines():
+        uuid = line.rpartition("UUID: ")[2].rstrip(") ")
+        if line.startswith("GPU "):
+            found.append(NodeGpu(uuid))
+        elif found and line.lstrip().startswith("MIG "):
+            found[-1] = found[-1]._replace(parts=(*found[-1].parts, uuid))
+    return found
 
 
 def gpus_in_use() -> bool:

@@ -34,6 +34,18 @@ _OF_GATEWAY = {
 _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
 
 
+class _CountOrAuto(click.ParamType[int | str]):
+    """A number of workers, or ``auto``."""
+
+    name = "integer|auto"
+
+    def convert(
+        self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Read it."""
+        return value if value == "auto" else click.IntRange(0)(value, param, ctx)
+
+
 def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _Command]:
     return click.option(
         name, type=click.IntRange(0), default=default, show_default=True, help=about
@@ -49,7 +61,13 @@ def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _
     help="A job file (docs/job-file.md) instead of SCRIPT; flags here win over what it says.",
 )
 @click.option("--dry-run", is_flag=True, help="With --job: say what would be started.")
-@_count_option("--workers", 1, "Worker tasks.")
+@click.option(
+    "--workers",
+    type=_CountOrAuto(),
+    default=1,
+    show_default=True,
+    help="Worker tasks; auto: as many as each task that runs SCRIPT can have GPUs of its own.",
+)
 @_count_option(
     "--ps", 1, "Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy)."
 )
@@ -108,7 +126,7 @@ def local_command(
     module: bool,
     job_file: str | None,
     dry_run: bool,
-    workers: int,
+    workers: int | str,
     ps: int,
     chief: bool,
     evaluator: bool,
@@ -132,11 +150,17 @@ def local_command(
                 f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
                 "program with `ropewalk submit`"
             )
+        if isinstance(workers, str):
+            raise ConfigurationError(
+                "a standing cluster divides no GPUs among its workers: say how many, e.g. "
+                "--workers 2"
+            )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
     refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
     refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
     _refuse_decided(DECIDED)
     from ..local.cluster import LocalRoles
+    from ..local.gpus import machines_gpus, workers_for_gpus
 
     if job_file is not None:
         refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
@@ -149,6 +173,9 @@ def local_command(
         raise ConfigurationError("what shall run? Give SCRIPT, or --job and a job file")
     if dry_run:
         raise ConfigurationError("--dry-run belongs to --job")
+    if isinstance(workers, str):
+        roles = LocalRoles(0, ps, chief, evaluator, coordinator, gpus_per_worker)
+        workers = workers_for_gpus(roles, machines_gpus())
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
     if coordinator and not (chief and workers and ps):
@@ -201,7 +228,7 @@ def _refuse_decided(names: Iterable[str]) -> None:
         refuse_said([name], DECIDED[name].why)
 
 
-def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
+def _said_counts(workers: int | str, ps: int, chief: bool, evaluator: bool) -> dict[str, int | str]:
     """Collect counts by role, of those that the command line says itself."""
     values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
     roles = {"workers": "worker"}
@@ -211,7 +238,7 @@ def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[st
 def _run_job_file(
     job_file: str,
     script: str | None,
-    counts: Mapping[str, int],
+    counts: Mapping[str, int | str],
     flags: dict[str, Any],
     *,
     dry_run: bool,

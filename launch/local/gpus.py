@@ -1,13 +1,18 @@
-"""Division of the machine's GPUs among the tasks of a local cluster."""
+"""Division of the machine's GPUs among the tasks of a local cluster, and how many there are for."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from ...core.errors import ConfigurationError
-from ...core.process.accelerators import count_node_gpus
+from ...core.process.accelerators import node_gpus
+from ...core.settings import environment_variables
 from ...core.showing import counted
 from ...core.task import TaskId
+from .cluster import LocalRoles
 
+AUTO = "auto"
+"""A number of workers: as many as there are GPUs for."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _JAX_MEMORY = "XLA_PYTHON_CLIENT_"
 _SHARED = {
@@ -22,12 +27,46 @@ def visible_gpus(named: str | None) -> list[str]:
     """List the GPUs that the launcher may use.
 
     Args:
-        named: Names of the GPUs as ``CUDA_VISIBLE_DEVICES`` has them; None: all of the machine.
+        named: Names of the GPUs as ``CUDA_VISIBLE_DEVICES`` has them; None: all of the machine,
+            of one that is divided (MIG) its parts.
     """
     if named is None:
-        return [str(number) for number in range(count_node_gpus())]
+        return [name for i, gpu in enumerate(node_gpus()) for name in gpu.parts or (str(i),)]
     names = [stripped for name in named.split(",") if (stripped := name.strip())]
     return list(takewhile(lambda name: name != "-1", names))  # where CUDA stops, too
+
+
+def machines_gpus() -> list[str]:
+    """List the GPUs that this process may use; it heeds ``CUDA_VISIBLE_DEVICES``."""
+    return visible_gpus(environment_variables().get(VISIBLE))
+
+
+def workers_for_gpus(cluster: LocalRoles, gpus: Sequence[str]) -> int:
+    """Count the workers with which each task that runs the program has GPUs of its own.
+
+    Args:
+        cluster: The other roles, and how many GPUs each task has.
+        gpus: Names of the GPUs.
+
+    Raises:
+        ConfigurationError: There are no GPUs, or too few for the other roles.
+    """
+    if not gpus:
+        raise ConfigurationError(
+            "--workers auto starts as many workers as there are GPUs for, and this machine shows "
+            "none (nvidia-smi, CUDA_VISIBLE_DEVICES); say how many, e.g. --workers 2"
+        )
+    others = replace(cluster, workers=0).tasks_with_program()
+    count = len(gpus) // cluster.gpus_each - len(others)
+    if count < 0 or not (count or (cluster.chief and not cluster.coordinator)):
+        besides = f", beside {', '.join(task.short for task in others)}" if others else ""
+        raise ConfigurationError(
+            f"--workers auto finds no GPU for a worker: there "
+            f"{'is' if len(gpus) == 1 else 'are'} {counted(len(gpus), 'GPU')}, "
+            f"{cluster.gpus_each} for each task{besides}; say how many, e.g. --workers 1, and some "
+            "share one, or start fewer other tasks"
+        )
+    return count
 
 
 def divide_gpus(

@@ -15,8 +15,9 @@ from ...worker.process.error_report import ERROR_FILE, read_report
 from ...worker.process.program import Program
 from ..processes.environment import ONE_THREAD, process_environment, process_settings
 from ..processes.process import Line, ParentDeathPipe, TaskProcess, start_task
+from .affinity import bind, cores_near
 from .cluster import LocalRoles, RoleExtras, tf_config
-from .gpus import VISIBLE, describe_shares, divide_gpus, gpu_variables, visible_gpus
+from .gpus import describe_shares, divide_gpus, gpu_variables, machines_gpus
 
 
 class LocalTasks:
@@ -54,6 +55,7 @@ class LocalTasks:
         self._reports = tempfile.TemporaryDirectory(prefix="ropewalk-errors-")
         self._death_pipe = ParentDeathPipe()
         self._gpus = _gpus_of(cluster)
+        self._cores = cores_near(self._gpus, environment_variables())
         self.addresses: dict[TaskId, str] = {}
         self.processes: dict[TaskId, TaskProcess] = {}
 
@@ -88,6 +90,7 @@ class LocalTasks:
         serves = self._cluster.coordinator and task.type == WORKER
         command = ["run"] if serves else [*self._program, *extras.arguments]
         process = start_task(task, command, self._environment(task), self._death_pipe, self._news)
+        bind(process.process.pid, self._cores.get(task, frozenset()))
         self.processes[task] = process
         return process
 
@@ -108,7 +111,7 @@ class LocalTasks:
 
     def description(self) -> str:
         """Write a line about what was started."""
-        gpus = describe_shares(self._gpus)
+        gpus = describe_shares(self._gpus) + (", on the cores near it" if self._cores else "")
         address = self.addresses[self._cluster.chief_task]
         tasks = counted(len(self.processes), "task")
         return f"{tasks}; the chief is at {address}" + (gpus and f"; {gpus}")
@@ -131,4 +134,4 @@ def _gpus_of(cluster: LocalRoles) -> dict[TaskId, list[str]]:
     tasks = cluster.tasks_with_program()
     if not tasks[1:]:
         return {}
-    return divide_gpus(tasks, visible_gpus(environment_variables().get(VISIBLE)), cluster.gpus_each)
+    return divide_gpus(tasks, machines_gpus(), cluster.gpus_each)

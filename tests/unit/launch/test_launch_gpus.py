@@ -10,9 +10,16 @@ import pytest
 from ropewalk.annexes.jobfile.local import local_cluster
 from ropewalk.annexes.jobfile.reading import read_job
 from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.process.accelerators import NodeGpu, node_gpus
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local.cluster import LocalRoles
-from ropewalk.launch.local.gpus import describe_shares, divide_gpus, gpu_variables, visible_gpus
+from ropewalk.launch.local.gpus import (
+    describe_shares,
+    divide_gpus,
+    gpu_variables,
+    visible_gpus,
+    workers_for_gpus,
+)
 
 CHIEF, *WORKERS = TASKS = LocalRoles(workers=2, ps=2).tasks_with_program()
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
@@ -98,15 +105,110 @@ def test_a_job_file_says_how_many_each_task_has(
     assert local_cluster(read_job(str(path))).gpus_each == each
 
 
+# -- --workers auto --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("roles", "workers"),
+    [
+        (LocalRoles(chief=False), 4),
+        (LocalRoles(), 3),
+        (LocalRoles(evaluator=True), 2),
+        (LocalRoles(coordinator=True), 4),
+        (LocalRoles(chief=False, gpus_each=2), 2),
+        (LocalRoles(gpus_each=4), 0),
+    ],
+    ids=["workers alone", "a chief trains too", "an evaluator too", "a coordinator does not",
+         "two each", "the chief has all"],
+)  # fmt: skip
+def test_auto_is_as_many_workers_as_tasks_can_have_gpus_of_their_own(
+    roles: LocalRoles, workers: int
+) -> None:
+    assert workers_for_gpus(roles, ["0", "1", "MIG-a", "MIG-b"]) == workers
+
+
+@pytest.mark.parametrize(
+    ("roles", "gpus", "said"),
+    [
+        (LocalRoles(), [], "this machine shows none .* --workers 2"),
+        (LocalRoles(evaluator=True), ["0"], "there is 1 GPU, .*beside chief.*, evaluator"),
+        (LocalRoles(chief=False, gpus_each=2), ["0"], "2 for each task; say how many"),
+        (LocalRoles(coordinator=True, gpus_each=2), ["0"], "no GPU for a worker"),
+    ],
+    ids=["none", "too few for the others", "too few for one", "a coordinator without a worker"],
+)
+def test_auto_without_a_gpu_for_a_worker_is_an_error_that_says_what_to_write(
+    roles: LocalRoles, gpus: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        workers_for_gpus(roles, gpus)
+
+
+LISTED = """\
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bb)
+  MIG 3g.40gb     Device  0: (UUID: MIG-b1)
+  MIG 3g.40gb     Device  1: (UUID: MIG-b2)
+"""
+
+
+def nvidia_smi(folder: Path, listed: str) -> str:
+    """A PATH with an nvidia-smi that lists these GPUs."""
+    command = folder / "bin" / "nvidia-smi"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\ncat <<END\n{listed}END\n")
+    command.chmod(0o755)
+    return f"{command.parent}:{os.environ['PATH']}"
+
+
+def test_parts_of_a_gpu_count_as_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, LISTED))
+    assert visible_gpus(None) == ["0", "MIG-b1", "MIG-b2"]
+    assert node_gpus() == [NodeGpu("GPU-aa"), NodeGpu("GPU-bb", ("MIG-b1", "MIG-b2"))]
+
+
+JOB = (
+    "name: a-job\nprogram: train.py\nroles:\n  chief: {{count: 0}}\n  worker: {{count: {count}}}\n"
+)
+
+
+@pytest.mark.parametrize("with_job_file", [False, True], ids=["program", "job file"])
+def test_auto_starts_a_worker_for_each_gpu(
+    run_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, with_job_file: bool
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nimport ropewalk as rw\nprint('sees', os.environ['CUDA_VISIBLE_DEVICES'], '.')\n"
+    )
+    (tmp_path / "job.yaml").write_text(JOB.format(count=1))
+    program = ["--job", "job.yaml"] if with_job_file else ["--no-chief", "train.py"]
+    done = run_cli(
+        "local", "--plain", "--workers", "auto", *program, PATH=nvidia_smi(tmp_path, LISTED)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for gpu in ("0", "MIG-b1", "MIG-b2"):
+        assert done.stdout.count(f"sees {gpu} .") == 1, done.stdout + done.stderr
+
+
+def test_a_job_file_says_a_number_and_which_command_counts_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.format(count="auto"))
+    with pytest.raises(ConfigurationError, match=r"how many tasks.*--workers auto"):
+        read_job(str(path))
+
+
+def test_a_standing_cluster_is_told_how_many_workers_it_has(
+    run_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_cli("local", "--standalone", "--workers", "auto")
+    assert done.returncode != 0
+    assert "divides no GPUs" in done.stderr
+
+
 @pytest.fixture
 def eight_gpus(tmp_path: Path) -> str:
     """A PATH with an nvidia-smi that lists eight."""
-    command = tmp_path / "bin" / "nvidia-smi"
-    command.parent.mkdir()
     lines = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n" for i in range(8))
-    command.write_text(f"#!/bin/sh\ncat <<END\n{lines}END\n")
-    command.chmod(0o755)
-    return f"{command.parent}:{os.environ['PATH']}"
+    return nvidia_smi(tmp_path, lines)
 
 
 @pytest.mark.parametrize(
