@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RESULTS := runs/bench.json
 FITS := $(basename $(RESULTS))-fits.json
 PLOTS := runs/plots
+GPU_RESULTS := runs/gpu.jsonl
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
@@ -34,7 +35,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak chaos coverage mutants check docs format parity s3 dist image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short gpu soak chaos coverage mutants check docs format parity s3 dist image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -118,6 +119,11 @@ test-bridges: $(BRIDGES_TF_STAMP)  ## the bridges to JAX, Keras and PyTorch, in 
 	    KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
 	        tests/annex/keras_bridge/test_bridges_keras*.py || exit 1; \
 	done
+
+# Frameworks for GPUs are the machine's own: any Python that has them, and what the product needs.
+GPU_PYTHON ?= $(PYTHON)
+gpu:  ## what is promised on GPUs, looked at on this machine's, in a table; ARGS='--rows nccl', GPU_PYTHON
+	PYTHONPATH=src $(GPU_PYTHON) -m tools.gpu_check --json $(GPU_RESULTS) $(ARGS)
 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, every process of a cluster started for real, and the tests without each annex
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)

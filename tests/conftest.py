@@ -21,7 +21,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from helpers import ambient, failures, processes, tools
+from helpers import ambient, failures, gpus, processes, tools
 from helpers.fork_server import FORKING
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
@@ -131,8 +131,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a tool or an annex that is not here, unless it is skipped anyway."""
+    """Skip what needs a tool, a GPU or an annex that is not here, unless it is skipped anyway."""
     tools.skip_unless_met(item)
+    gpus.skip_unless_seen(item)
     for mark in item.iter_markers("annex"):
         for name in set(mark.args) - set(annexes.installed()):
             pytest.skip(f"needs the annex {name}")

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from ropewalk.core.process.accelerators import count_node_gpus
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.bridges,
-    pytest.mark.skipif(count_node_gpus() == 0, reason="needs a GPU"),
+    pytest.mark.gpu("torch"),
     pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
 ]
 
@@ -95,12 +94,11 @@ def test_values_come_in_pinned_memory() -> None:
     assert torch.from_numpy(host_memory(1 << 20)).is_pinned()
 
 
+@pytest.mark.gpu("jax")
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=list(STRATEGIES))
 def test_a_tree_of_jax_has_the_curve_that_it_has_alone(make: Strategies) -> None:
     jax: Any = pytest.importorskip("jax")
     optax: Any = pytest.importorskip("optax")
-    if jax.default_backend() != "gpu":
-        pytest.skip("JAX computes on the CPU here")
 
     def loss_of(p: Any) -> Any:
         return jax.numpy.mean((jax.numpy.tanh(X @ p["w"]) @ p["v"] - Y) ** 2)

@@ -216,10 +216,9 @@ def test_gradients_of_a_device_are_copied_into_one_kept_block_and_waited_for_onc
     np.testing.assert_array_equal(more["plain"], 0)
 
 
+@pytest.mark.gpu("torch")
 def test_a_gpus_parameters_train_as_the_hosts() -> None:
     torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
     found = []
     for device in ("cpu", "cuda"):
         parameter = torch.nn.Parameter(torch.zeros(1000, device=device))

@@ -1,6 +1,7 @@
 """Strategies on a GPU, through CuPy; the CPU is the reference.
 
-On machines without one they run on GPUs that are played, see ``helpers.strict_cupy``.
+They run on the machine's GPU, where there is one, and on GPUs that are played, see
+``helpers.strict_cupy``.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from helpers.replicas import SUM, replica
 from helpers.rows import row
 from helpers.strict_cupy import played_gpus
 from ropewalk.core.arrays.any_framework import as_array, is_on_gpu, to_host
-from ropewalk.core.process.accelerators import count_gpus, load_cupy
+from ropewalk.core.process.accelerators import load_cupy
 from ropewalk.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,
@@ -42,10 +43,10 @@ def plain_process() -> None:
 
 
 @pytest.fixture(
-    params=[*([_REAL] if count_gpus() else []), 1, 2, 3], ids=lambda gpus: f"{gpus}", autouse=True
+    params=[pytest.param(_REAL, marks=pytest.mark.gpu("cupy")), 1, 2, 3], ids=str, autouse=True
 )
 def machine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The machine's GPUs, if it has any, and one, two and three that are played."""
+    """The machine's GPUs, and one, two and three that are played."""
     with nullcontext() if request.param == _REAL else played_gpus(request.param):
         yield
 
