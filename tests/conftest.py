@@ -9,11 +9,12 @@ Annotations in tests: ``run_cli: Callable[..., subprocess.CompletedProcess[str]]
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -52,6 +53,8 @@ _BRIDGES = "test_bridges_"  # how their files begin
 _LONG = ("scenario", "fault", "docs", "contract")  # folders, and those of an annex by their names
 _LONG_OF_AN_ANNEX = ("test_processes_", "test_fault_", "test_contract_", "test_jobs_")
 _NEEDING = "--needing-more-than"
+_WORDS = re.compile(r"\w+")
+_OF_ANNEXES = re.compile(r"^pytestmark = .*mark\.annex\(([^)]*)\)", re.MULTILINE)
 _SOAK_FACTOR = 25
 _increased: set[int] = set()
 _TIMEOUT_S = 120.0  # of one test, on an idle machine
@@ -121,13 +124,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave out what has no test of this run: most files take long to import.
 
     All tests of the bridges are marked, and import their frameworks; a file without a need has no
-    test that needs something.
+    test that needs something, and one whose tests all use an annex imports it.
     """
     if collection_path.name.startswith(_BRIDGES) and "not bridges" in config.getoption("markexpr"):
         return True if not any("bridge" in each for each in config.args) else None
-    if config.getoption(_NEEDING) is None or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
         return None
-    return ".needs(" not in collection_path.read_text() or None
+    text = collection_path.read_text()
+    if (marked := _OF_ANNEXES.search(text)) is not None and _missing(_WORDS.findall(marked[1])):
+        return True
+    return True if config.getoption(_NEEDING) is not None and ".needs(" not in text else None
+
+
+def _missing(names: Iterable[str]) -> list[str]:
+    """Annexes that were taken out, of these."""
+    return sorted(set(names) - set(annexes.installed()))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -135,7 +146,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     tools.skip_unless_met(item)
     gpus.skip_unless_seen(item)
     for mark in item.iter_markers("annex"):
-        for name in set(mark.args) - set(annexes.installed()):
+        for name in _missing(mark.args):
             pytest.skip(f"needs the annex {name}")
 
 

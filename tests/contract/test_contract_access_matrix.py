@@ -27,7 +27,6 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
-from ropewalk.annexes.ring.server import CollectiveServer
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.cluster.replication.configuration import Lead
 from ropewalk.core.task import Incarnation, TaskId
@@ -37,7 +36,10 @@ from ropewalk.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, ses
 from ropewalk.server.chief.server import ChiefServer
 from ropewalk.server.ps.server import PsServer
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.annex("moments", "replication", "service")]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.annex("moments", "replication", "ring", "service"),
+]
 
 JOB = "mnist"
 MODES = ["local", "token", "mtls"]
@@ -174,6 +176,8 @@ class Cluster:
     ports: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        from ropewalk.annexes.ring.server import CollectiveServer
+
         self.way = Way(self.mode, self.folder, JOB)
         worker = TaskId("worker", 0)
         servers: dict[str, Any] = {

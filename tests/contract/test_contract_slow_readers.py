@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from helpers.callers import CA, LET_IN, REFUSED, Caller, Way
-from helpers.certificates import authority
+from helpers.tls_files import authority
 from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.task import Incarnation, TaskId

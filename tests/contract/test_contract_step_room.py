@@ -11,7 +11,6 @@ import pytest
 
 from helpers.ps_peers import ASSIGN, Ps, Worker, get, put, remote, vector, worker_settings
 from helpers.waiting import scaled, wait_until
-from ropewalk.annexes.embedding.server.readers import Readers
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.client.ps.step import Exchange
 from ropewalk.core.task import Incarnation, TaskId
@@ -74,10 +73,13 @@ def ask_in_part(worker: Worker) -> None:
     connection.frame(message.SerializeToString(), 8000, temporary).finish()
 
 
+@pytest.mark.annex("embedding")
 @pytest.mark.parametrize("stops", [ask, ask_in_part], ids=["reading", "sending"])
 def test_a_reader_that_stops_half_way_is_not_served_for_ever(
     start: Callable[..., Ps], stops: Callable[[Worker], None]
 ) -> None:
+    from ropewalk.annexes.embedding.server.readers import Readers
+
     ps = start("tcp", request_timeout_s=0.2)
     fill(ps)
     served = ps.store.part(Readers)
@@ -92,7 +94,10 @@ def test_a_reader_that_stops_half_way_is_not_served_for_ever(
         wait_until(lambda: not served._wanted, 60, "the session to end")
 
 
+@pytest.mark.annex("embedding")
 def test_a_reader_that_asks_nothing_keeps_its_session(start: Callable[..., Ps]) -> None:
+    from ropewalk.annexes.embedding.server.readers import Readers
+
     ps = start("tcp", request_timeout_s=0.05)
     fill(ps)
     reader = Incarnation(TaskId("reader", 7), 1)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from helpers.certificates import tls_settings
 from helpers.hosts import SETTINGS, Serve, can_call, dial, echoes, is_shown_out, reached
+from helpers.tls_files import tls_settings
 from helpers.waiting import scaled, wait_until
 from ropewalk.net.connection import MAGIC
 from ropewalk.net.http2 import frames

@@ -16,9 +16,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.certificates import issued, tls_settings, with_tls, write
 from helpers.hosts import is_shown_out
 from helpers.streams import own_threads
+from helpers.tls_files import issued, tls_settings, with_tls, write
 from helpers.waiting import scaled, wait_until
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import (

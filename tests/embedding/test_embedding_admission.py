@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
+from helpers.embedding import a_table, as_keys, ones, use_kernels, without_numba
 from ropewalk.annexes.embedding.keyed.row_store import least_used
 from ropewalk.annexes.embedding.keyed.table import KeyedTable
 from ropewalk.core.arrays.dtypes import Array

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.keyed import use_kernels, without_numba
+from helpers.embedding import use_kernels, without_numba
 from ropewalk.annexes.embedding.keyed.admission import KNOWN, Draws, draws_of, philox, uniform_of
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError

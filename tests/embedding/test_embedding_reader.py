@@ -11,10 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import ropewalk as rw
-from helpers.certificates import tls_settings
 from helpers.digests import log_of
 from helpers.ps_peers import REMOTE, Ps, open_session
 from helpers.tables import DIM, EXTREMES, F32, RULE, gradients, table
+from helpers.tls_files import tls_settings
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps.control import PsControl

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
+from helpers.embedding import a_table, as_keys, ones, use_kernels, without_numba
 from helpers.rules import SGD, Adagrad, Adam, Adamax, AdamW, Ftrl, Lamb, Nadam
 from helpers.waiting import scaled
 from ropewalk.annexes.embedding.keyed.row_rules import RowUpdater, warm_up

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
+from helpers.embedding import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from helpers.rules import SGD, Adagrad, Adam
 from ropewalk.annexes.embedding.keyed import row_store
 from ropewalk.annexes.embedding.keyed.definition import TableDefinition
@@ -356,7 +356,7 @@ sys.modules["numba"] = sys.modules["llvmlite"] = None
 import logging
 logging.disable()
 import numpy as np
-from helpers.keyed import a_table, with_a_history
+from helpers.embedding import a_table, with_a_history
 print(with_a_history(a_table()).digest())
 """
 

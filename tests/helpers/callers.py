@@ -36,7 +36,7 @@ from ropewalk.net.connection import MAGIC
 from ropewalk.net.tunnel import METHOD as TUNNEL
 from ropewalk.proto.v1 import common_pb2, session_pb2
 
-from .certificates import authority, issued, tls_settings
+from .tls_files import authority, issued, tls_settings
 from .waiting import scaled
 
 TIMEOUT_S = 10.0

@@ -1,8 +1,8 @@
 """The digest of a store: equal for replicas that have the same, to the last bit."""
 
 import hashlib
+from typing import Any
 
-from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.server.ps.push_marks import LogCopied
 from ropewalk.server.ps.store import Store
 
@@ -33,8 +33,8 @@ def digest_of(store: Store) -> str:
             digest.update(block.value.tobytes())
             for name in sorted(block.slots):
                 digest.update(block.slots[name].tobytes())
-    for part in sorted(store.table.tables(), key=lambda part: part.number):
-        assert isinstance(part, KeyedBlock)
+    tables: list[Any] = store.table.tables()
+    for part in sorted(tables, key=lambda part: part.number):
         with part.lock:
             marks = sorted((str(task), mark) for task, mark in part.applied.items())
             counts = part.versions.tolist(), part.updates.tolist()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from ropewalk.annexes.replication.share_commands import scale_command
 from ropewalk.client.chief.calls import ChiefClient, JobStatus
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import RopewalkError
@@ -114,6 +113,8 @@ class LocalRun:
 
     def scale(self, ps: int) -> None:
         """Have so many ps, and wait until the job has them."""
+        from ropewalk.annexes.replication.share_commands import scale_command
+
         timeout = ["--timeout-s", str(scaled(60))]
         done = CliRunner().invoke(scale_command, [self.address, "--ps", str(ps), *timeout])
         assert done.exit_code == 0, f"{done.output}{done.exception}{self.said}"

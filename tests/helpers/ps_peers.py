@@ -34,8 +34,8 @@ from ropewalk.net.shared_memory import unavailable
 from ropewalk.server.ps.server import PsServer
 from ropewalk.server.ps.store import Store
 
-from .certificates import tls_settings, with_tls
 from .faulty_stream import Faults
+from .tls_files import tls_settings, with_tls
 from .waiting import scaled
 
 PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from helpers.certificates import tls_settings
+from helpers.tls_files import tls_settings
 from ropewalk.net.shared_memory import unavailable
 
 NO_MEMORY = {"shared_memory": False}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import pytest
 
-from ropewalk.annexes.moments.server.servicer import SaveOrder, save_moment
 from ropewalk.client.ps.control import PsControl
 from ropewalk.core.checkpoint import CheckpointReader
 from ropewalk.core.checkpoint.folder import open_folder
@@ -61,8 +61,11 @@ class StorePs:
         assert timeout_s > 0
         assert process == 0
         assert (share, cut) == (self.task.index, 0)
-        order = SaveOrder(checkpoint, base, may_be_base)
-        part = save_moment(self.store, self.folder.subfolder(checkpoint), order=order)
+        moments = pytest.importorskip("ropewalk.annexes.moments.server.servicer")
+        order = moments.SaveOrder(checkpoint, base, may_be_base)
+        part: SavedPart = moments.save_moment(
+            self.store, self.folder.subfolder(checkpoint), order=order
+        )
         if self.fails is not None:
             raise self.fails  # after its file is there
         return part

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
-from helpers.certificates import tls_settings
+from helpers.tls_files import tls_settings
 from helpers.waiting import scaled
 from ropewalk.core.settings import Settings
 from ropewalk.net.auth.tls_files import credential_files

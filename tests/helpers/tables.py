@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.client.ps.step import Write
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
@@ -32,7 +32,8 @@ def table(
     dtype: DType = F32,
     **options: Any,
 ) -> VariableDefinition:
-    """A table of rows that begin in [-1, 1)."""
+    """A table of rows that begin in [-1, 1). A test of it is skipped where there are none."""
+    pytest.importorskip("ropewalk.annexes.embedding")
     made = TableOptions(rule=rule, **options)
     return VariableDefinition(name, (max_rows, dim), dtype, INITIALIZER, table=made)
 
@@ -57,6 +58,8 @@ class Reference:
 
     def __init__(self, definition: VariableDefinition) -> None:
         self._name, self._dim = definition.name, definition.shape[1]
+        from ropewalk.annexes.embedding.keyed.admission import draws_of
+
         self._draws = draws_of(definition.name, INITIALIZER)
         self.rows: dict[int, tuple[Array, Array]] = {}
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from helpers import processes
-from helpers.certificates import issued, write
 from helpers.clusters import as_command
 from helpers.network import Network
+from helpers.tls_files import issued, write
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.certificates import authority, issued, write
+from helpers.tls_files import authority, issued, write
 from helpers.waiting import scaled
 from ropewalk.net.this_machine import free_ports
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from helpers.certificates import tls_settings, with_tls
+from helpers.tls_files import tls_settings, with_tls
 from ropewalk.annexes.certificates.command import Authority, issue
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import ConfigurationError, RopewalkError

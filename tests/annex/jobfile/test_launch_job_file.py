@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.kubernetes.job_objects import DIGITS, digits
+from helpers.jobfile import DIGITS, digits
 from ropewalk.annexes.jobfile.job_commands import EXAMPLE, job_schema
 from ropewalk.annexes.jobfile.model import SAID_ELSEWHERE, JobFile, JobSettings, Roles
 from ropewalk.annexes.jobfile.reading import parse_job, read_job

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import serve_cluster
-from helpers.kubernetes.job_objects import DIGITS, digits
 from ropewalk.annexes.jobfile.compose import ComposeLauncher
 from ropewalk.annexes.jobfile.launcher import Launcher, launch
 from ropewalk.annexes.jobfile.slurm import SlurmLauncher

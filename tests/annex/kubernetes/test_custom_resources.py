@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from helpers.kubernetes.job_objects import digits
+from helpers.jobfile import digits
 from helpers.kubernetes.manifests import Manifest
 from helpers.late import Late
 from ropewalk.annexes.jobfile.parts import Gang

@@ -6,7 +6,8 @@ import shlex
 import click
 import pytest
 
-from helpers.kubernetes.job_objects import ROOT, digits
+from helpers.jobfile import digits
+from helpers.processes import ROOT
 from ropewalk.annexes.jobfile import pod_part
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang, KubernetesPart, SlurmPart, Storage

@@ -3,7 +3,7 @@
 import re
 
 from helpers.kubernetes.cluster_faults import FAILS_THE_JOB, FAULTS
-from helpers.kubernetes.job_objects import ROOT
+from helpers.processes import ROOT
 from ropewalk.annexes.jobfile.reading import parse_job
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()

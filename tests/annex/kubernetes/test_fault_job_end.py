@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from helpers import processes
-from helpers.certificates import issued, write
+from helpers.tls_files import issued, write
 from helpers.waiting import scaled
 from ropewalk.annexes.kubernetes import job_end
 from ropewalk.annexes.kubernetes import job_end as own_job

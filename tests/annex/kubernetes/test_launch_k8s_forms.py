@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from helpers.jobfile import digits
 from helpers.kubernetes.golden import golden
-from helpers.kubernetes.job_objects import digits
 from helpers.kubernetes.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.kubernetes.manifests import PodTemplate, environment_of, pod_templates
 from ropewalk.annexes.jobfile.model import JobFile

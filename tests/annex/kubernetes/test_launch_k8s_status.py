@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from helpers.kubernetes.job_objects import CREATED, digits, ended, event, ready, task_pod
+from helpers.jobfile import digits
+from helpers.kubernetes.job_objects import CREATED, ended, event, ready, task_pod
 from helpers.kubernetes.pod_listings import Listed, evicted, pulling, unschedulable
 from ropewalk.annexes.kubernetes.job_status import ClusterStatus, Observed, TaskLine, job_status
 from ropewalk.annexes.kubernetes.k8s_commands import headline

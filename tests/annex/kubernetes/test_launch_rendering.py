@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.jobfile import digits
 from helpers.kubernetes.golden import golden
-from helpers.kubernetes.job_objects import digits
 from helpers.kubernetes.manifest_lints import problems
 from helpers.kubernetes.manifests import build, pod_templates, pods
 from ropewalk.annexes.jobfile.compose import compose_document

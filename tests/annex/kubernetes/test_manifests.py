@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.kubernetes.job_objects import digits
+from helpers.jobfile import digits
 from helpers.kubernetes.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.kubernetes.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from ropewalk.annexes.kubernetes.manifests import manifests

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from helpers.certificates import issued, write
+from helpers.tls_files import issued, write
 from ropewalk.annexes.kubernetes.api import connect_task
 from ropewalk.annexes.kubernetes.requests import own_namespace, pod_client, require_client
 from ropewalk.core.errors import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.kubernetes.job_objects import DIGITS
+from helpers.jobfile import DIGITS
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 

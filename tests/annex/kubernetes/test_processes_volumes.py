@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import certificates, processes
-from helpers.kubernetes.job_objects import digits
+from helpers import processes, tls_files
+from helpers.jobfile import digits
 from helpers.kubernetes.kubelet import Files
 from helpers.kubernetes.manifests import K8S, Manifest, Pod, build, pods
 from helpers.kubernetes.pods import Running, in_pod, serves
@@ -84,11 +84,11 @@ def files_of(objects: tuple[Manifest, ...], made: list[Pod]) -> dict[str, Files]
     }
     for role in {pod.role for pod in made}:
         hosts = tuple(f"*.{pod.domain}" for pod in made if pod.role == role)
-        issued = certificates.issued(role, None, hosts=hosts, job="digits")
+        issued = tls_files.issued(role, None, hosts=hosts, job="digits")
         content[f"digits-{role}-tls"] = {
             "tls.crt": issued.certificate,
             "tls.key": issued.key,
-            "ca.crt": certificates.authority("test CA").pem,
+            "ca.crt": tls_files.authority("test CA").pem,
         }
     return content
 

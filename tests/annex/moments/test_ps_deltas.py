@@ -39,6 +39,8 @@ from ropewalk.launch.commands.checkpoint import verify_command
 from ropewalk.server.ps.block_reader import TableCopy
 from ropewalk.server.ps.store import Store
 
+pytestmark = pytest.mark.annex("embedding")
+
 WHO = Incarnation(TaskId("worker", 0), 1)
 ADAM = Adam(learning_rate=0.1)
 T = table(rule=ADAM, max_rows=6000)

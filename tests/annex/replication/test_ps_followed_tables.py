@@ -24,6 +24,8 @@ from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.engine.row_changes import ChangeMark
 from ropewalk.server.ps.store import Store
 
+pytestmark = pytest.mark.annex("embedding")
+
 SETTINGS = Settings()
 TABLES = {
     "all rows stay": table(rule=Adam(learning_rate=0.1), max_rows=50_000),

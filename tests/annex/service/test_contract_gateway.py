@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 
-from helpers.certificates import with_tls
+from helpers.tls_files import with_tls
 from helpers.waiting import scaled
 from ropewalk.annexes.service.calls import GatewayClient
 from ropewalk.annexes.service.kept import JobLog

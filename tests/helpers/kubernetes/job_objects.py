@@ -1,21 +1,14 @@
 """Objects of the job ``digits`` as controllers, kubelet and scheduler make and change them."""
 
-from pathlib import Path
 from typing import Any
 
+from helpers.jobfile import digits
 from helpers.kubernetes.cluster import KubernetesCluster
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.model import JobFile
-from ropewalk.annexes.jobfile.reading import read_job
 from ropewalk.annexes.kubernetes.manifests import manifests
 
-ROOT = Path(__file__).resolve().parents[3]
-DIGITS = ROOT / "examples" / "digits" / "ropewalk.yaml"
 CREATED = "2026-11-20T10:00:00Z"
-
-
-def digits() -> JobFile:
-    return read_job(DIGITS)
 
 
 def started(cluster: KubernetesCluster, job: JobFile | None = None) -> None:

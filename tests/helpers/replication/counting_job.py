@@ -17,10 +17,10 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.net.this_machine import free_ports
 
-from ..certificates import LOCAL, issued, write
 from ..clusters import HandStarted, tf_configs
 from ..links import Links
 from ..network import Door, Network
+from ..tls_files import LOCAL, issued, write
 from ..waiting import scaled, wait_until
 from .histories import check_histories, read_history
 from .host_links import HostLinks

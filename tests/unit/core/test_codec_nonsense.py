@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from helpers.fuzzing import Nonsense
 from helpers.strategies import text_of
-from ropewalk.annexes.embedding.readers import followed_rows
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.wire import bounds, codec
 from ropewalk.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
+
+
+def followed_rows(message: Any) -> Any:
+    module = pytest.importorskip("ropewalk.annexes.embedding.readers.followed_rows")
+    return module.request_from_wire(message)
+
 
 READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "incarnation": (common_pb2.Incarnation, codec.incarnation_from_wire),
@@ -25,7 +30,7 @@ READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
     "step": (session_pb2.Step, codec.check_step),
     "closure": (session_pb2.Step, codec.closure_of),
     "hyperparameters": (session_pb2.Step, codec.hyperparameters_of),
-    "followed rows": (session_pb2.FollowRows, followed_rows.request_from_wire),
+    "followed rows": (session_pb2.FollowRows, followed_rows),
     "versions": (common_pb2.Versions, codec.versions_from_wire),
     "outcome": (chief_pb2.FinishRequest, lambda message: codec.OUTCOMES.from_wire(message.outcome)),
     "phase": (ps_pb2.EndJobRequest, lambda message: codec.PHASES.from_wire(message.phase)),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from helpers.keyed import a_table
+from helpers.embedding import a_table
 from helpers.rules import Adam
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.task import TaskId

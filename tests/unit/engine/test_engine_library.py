@@ -23,7 +23,6 @@ from helpers import processes
 from helpers.clock import ManualClock
 from helpers.slow_compile import compiling_for_ever
 from helpers.waiting import scaled
-from ropewalk.annexes.embedding.kernels import KERNELS
 from ropewalk.core.arrays.dtypes import DType
 from ropewalk.core.rules.built_in.adagrad import adagrad
 from ropewalk.core.rules.built_in.sgd import momentum, sgd
@@ -330,7 +329,9 @@ def test_an_error_in_the_background_is_logged(
     assert "the kernel no-such-kernel for float32 cannot be loaded" in caplog.text
 
 
+@pytest.mark.annex("embedding")
 def test_every_row_kernel_is_named_in_the_list() -> None:
+    from ropewalk.annexes.embedding.kernels import KERNELS
     from ropewalk.annexes.embedding.keyed import index_kernels, value_kernels
     from ropewalk.engine.row_kernels import ROW_FUNCTIONS
 

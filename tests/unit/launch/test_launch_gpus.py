@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.annexes.jobfile.local import local_cluster
-from ropewalk.annexes.jobfile.reading import read_job
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.process.accelerators import NodeGpu, node_gpus
 from ropewalk.core.task import TaskId
@@ -89,12 +87,16 @@ def test_what_the_user_says_of_memory_counts() -> None:
     assert gpu_variables(CHIEF, shares, given) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
+@pytest.mark.annex("jobfile")
 @pytest.mark.parametrize(
     ("worker", "chief", "each"), [("", "", 1), ("gpu: 2", "", 2), ("gpu: 1", "gpu: 3", 3)]
 )
 def test_a_job_file_says_how_many_each_task_has(
     tmp_path: Path, worker: str, chief: str, each: int
 ) -> None:
+    from ropewalk.annexes.jobfile.local import local_cluster
+    from ropewalk.annexes.jobfile.reading import read_job
+
     path = tmp_path / "job.yaml"
     path.write_text(
         "name: a-job\nprogram: train.py\nroles:\n"

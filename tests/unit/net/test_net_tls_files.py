@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helpers.certificates import authority, issued, write
+from helpers.tls_files import authority, issued, write
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.net.auth.tls_files import CredentialFiles
 

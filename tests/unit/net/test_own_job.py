@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.certificates import issued, write
+from helpers.tls_files import issued, write
 from ropewalk.cluster.access.principal import Principal
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings

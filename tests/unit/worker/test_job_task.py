@@ -2,7 +2,6 @@
 
 import pytest
 
-from ropewalk.annexes.ring.data_plane import RingPlane
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import JobStoppedError, RopewalkError
@@ -69,7 +68,10 @@ def test_an_interrupted_program_ends_whatever_its_workers_have_agreed_on() -> No
     task.close()
 
 
+@pytest.mark.annex("ring")
 def test_a_task_in_no_job_ends_as_its_program_did() -> None:
+    from ropewalk.annexes.ring.data_plane import RingPlane
+
     ring = RingPlane(ALONE, Settings())
     task = JobTask(ALONE, Settings(), ring)
     runtime = task.start()

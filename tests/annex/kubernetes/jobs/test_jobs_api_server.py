@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.jobfile import digits
 from helpers.kubernetes.api_server import client_of, serve_api
-from helpers.kubernetes.job_objects import digits
 from helpers.kubernetes.manifests import BUILT, build, pod_templates
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang

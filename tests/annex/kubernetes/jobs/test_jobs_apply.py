@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import completions
-from helpers.kubernetes.job_objects import DIGITS, digits, ended, finish, ready, task_pod
+from helpers.kubernetes.job_objects import ended, finish, ready, task_pod
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job

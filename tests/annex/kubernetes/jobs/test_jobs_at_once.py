@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster
-from helpers.kubernetes.job_objects import DIGITS, digits, ready, task_pod
+from helpers.kubernetes.job_objects import ready, task_pod
 from helpers.kubernetes.manifest_lints import problems
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.reading import read_job

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
-from helpers.kubernetes.job_objects import DIGITS, digits, ready, started, task_pod
+from helpers.kubernetes.job_objects import ready, started, task_pod
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
-from helpers.kubernetes.job_objects import DIGITS, digits, started
+from helpers.kubernetes.job_objects import started
 from helpers.kubernetes.pod_listings import Listed
 from ropewalk.annexes.jobfile.parts import Security
 from ropewalk.annexes.kubernetes.api import KubernetesApi

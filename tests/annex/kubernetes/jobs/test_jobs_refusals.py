@@ -10,9 +10,10 @@ import pytest
 from click.testing import Result
 
 from helpers.clock import ManualClock
+from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import SELECTOR, connected
-from helpers.kubernetes.job_objects import DIGITS, digits, ready, task_pod
+from helpers.kubernetes.job_objects import ready, task_pod
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.core.errors import (

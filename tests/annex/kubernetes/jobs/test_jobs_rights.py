@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.jobfile import digits
 from helpers.kubernetes.cluster import Asked, KubernetesCluster
-from helpers.kubernetes.job_objects import digits, ready, task_pod
+from helpers.kubernetes.job_objects import ready, task_pod
 from helpers.kubernetes.manifests import BUILT, K8S, build
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.parts import Gang

@@ -13,10 +13,11 @@ import pytest
 from click.testing import Result
 
 import ropewalk as rw
-from helpers.certificates import issued, write
+from helpers.jobfile import digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import connected
-from helpers.kubernetes.job_objects import digits, finish, ready, started, task_pod
+from helpers.kubernetes.job_objects import finish, ready, started, task_pod
+from helpers.tls_files import issued, write
 from helpers.waiting import wait_until
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.kubernetes.api import KubernetesApi, connect_task

@@ -6,8 +6,9 @@ from typing import Any
 
 from click.testing import Result
 
+from helpers.jobfile import DIGITS
 from helpers.kubernetes.cluster import KubernetesCluster
-from helpers.kubernetes.job_objects import DIGITS, ended, event, finish, ready, started, task_pod
+from helpers.kubernetes.job_objects import ended, event, finish, ready, started, task_pod
 from helpers.kubernetes.pod_listings import pulling, unschedulable
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.observing import follow_status
