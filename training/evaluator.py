@@ -12,12 +12,11 @@ from ..core import annexes
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
-from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
-from ..core.process.waiting import WaitLog
+from ..core.errors import CheckpointError, ConfigurationError
 from ..core.settings import load_settings
 from ..distribute.program_cluster import join_cluster, program_cluster
 from .evaluations import Evaluation, write_evaluation
-from .job_end import JobEnd
+from .job_end import CheckpointWait, JobEnd
 from .progress import is_evaluator
 
 log = logging.getLogger(__name__)
@@ -69,10 +68,9 @@ class SidecarEvaluator:
         self._progress = runtime.progress if runtime is not None else None
         self._poll_s = poll_s
         self._max_evaluations = max_evaluations
-        if idle_timeout_s is None:
-            # A job that saves rarely is not gone.
-            idle_timeout_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
-        self._idle_timeout_s = idle_timeout_s
+        self._waits = CheckpointWait(
+            self._model_dir, settings, "idle_timeout_s", limit_s=idle_timeout_s
+        )
         self._event_files: Any = None
         if settings.tensorboard:
             self._event_files = annexes.the("event_files", "tensorboard", "the setting tensorboard")
@@ -98,9 +96,8 @@ class SidecarEvaluator:
     def _evaluate_all(self) -> list[Evaluation]:
         results: list[Evaluation] = []
         done, final = "", False
-        changed = time.monotonic()
-        pause = threading.Event()
-        waits = WaitLog("the evaluator", limit_s=self._idle_timeout_s, limit="idle_timeout_s")
+        pause, waits = threading.Event(), self._waits
+        waits.restart()
         while self._max_evaluations is None or len(results) < self._max_evaluations:
             self._check()
             newest = latest_checkpoint(self._model_dir)
@@ -108,7 +105,7 @@ class SidecarEvaluator:
                 waits.done()
                 result = self._evaluate_one(newest.path)
                 waits.restart()
-                done, changed = newest.path, time.monotonic()
+                done = newest.path
                 if result is None:
                     continue
                 results.append(result)
@@ -117,12 +114,7 @@ class SidecarEvaluator:
             waits_for = self._end.goes_on_from(done) if final else "a new checkpoint"
             if waits_for is None:
                 return results
-            if time.monotonic() - changed > self._idle_timeout_s:
-                raise PeerLostError(
-                    f"no new checkpoint in {self._model_dir} for {self._idle_timeout_s:g} s "
-                    "(idle_timeout_s); is the job still running, with the same model_dir?",
-                    model_dir=self._model_dir,
-                )
+            waits.check()
             waits.tick(f"{waits_for} in {self._model_dir}")
             pause.wait(self._poll_s)
         return results

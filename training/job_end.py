@@ -11,6 +11,8 @@ import time
 from ..core.checkpoint import list_checkpoints
 from ..core.checkpoint.job_record import JobRecord, read_job_record
 from ..core.checkpoint.storage import open_model_dir
+from ..core.errors import PeerLostError
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 
 
@@ -68,3 +70,36 @@ class JobEnd:
             old=True,
             waits_s=self._until - time.monotonic(),
         )
+
+
+class CheckpointWait(WaitLog):
+    """The wait of an evaluator for the next checkpoint of its job, and its log.
+
+    Args:
+        model_dir: Directory of the checkpoints.
+        settings: Settings of the evaluator.
+        limit: Name of the limit, for messages.
+        limit_s: Longest wait; None: as long as a job takes that is not gone, which may save rarely.
+            Unit: seconds.
+    """
+
+    def __init__(
+        self, model_dir: str, settings: Settings, limit: str, limit_s: float | None = None
+    ) -> None:
+        if limit_s is None:
+            limit_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
+        super().__init__("the evaluator", limit_s=limit_s, limit=limit)
+        self._too_long = (
+            f"no new checkpoint in {model_dir} for {limit_s:g} s ({limit}); is the job still "
+            "running, with the same model_dir?"
+        )
+        self._model_dir = model_dir
+
+    def check(self) -> None:
+        """Check that the job is not gone.
+
+        Raises:
+            PeerLostError: No checkpoint came for too long.
+        """
+        if self.is_over:
+            raise PeerLostError(self._too_long, model_dir=self._model_dir)

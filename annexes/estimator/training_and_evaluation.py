@@ -13,11 +13,10 @@ from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.checkpoint import CheckpointReader, latest_checkpoint
-from ...core.errors import CheckpointError, ConfigurationError, PeerLostError
-from ...core.process.waiting import WaitLog
+from ...core.errors import CheckpointError, ConfigurationError
 from ...core.settings import load_settings
 from ...distribute.program_cluster import program_cluster
-from ...training.job_end import JobEnd
+from ...training.job_end import CheckpointWait, JobEnd
 from ...training.progress import report_metrics
 from .estimator import Estimator
 from .evaluation_timing import (
@@ -244,8 +243,7 @@ class _Evaluator:
         self._end = JobEnd(
             estimator.model_dir, settings, in_cluster=not estimator.config.task.is_local
         )
-        # A job that saves rarely is not gone.
-        self._idle_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
+        self._waits = CheckpointWait(estimator.model_dir, settings, "orphan_timeout_s")
         if eval_spec.throttle_secs == 0:
             log.warning(
                 "EvalSpec.throttle_secs is set to 0: every checkpoint is evaluated as soon as it "
@@ -261,13 +259,14 @@ class _Evaluator:
             JobStoppedError: The job was stopped.
         """
         past = Past(time.monotonic())
-        changed, seen = time.monotonic(), ""
-        waits = WaitLog("the evaluator", limit_s=self._idle_s, limit="orphan_timeout_s")
+        seen, waits = "", self._waits
+        waits.restart()
         while True:
             self._check()
             now, newest = time.monotonic(), self._newest()
             if newest is not None and newest.path != seen:
-                changed, seen = now, newest.path
+                seen = newest.path
+                waits.restart()
             step = next_of_evaluator(
                 past,
                 newest,
@@ -285,14 +284,8 @@ class _Evaluator:
                 if self._evaluate(step):
                     past = replace(past, last=step.found, was_last=step.is_last, began=now)
                 waits.restart()
-                changed = time.monotonic()
                 continue
-            if now - changed > self._idle_s:
-                raise PeerLostError(
-                    f"no new checkpoint in {self._estimator.model_dir} for {self._idle_s:g} s "
-                    "(orphan_timeout_s); is the job still running, with the same model_dir?",
-                    model_dir=self._estimator.model_dir,
-                )
+            waits.check()
             waits.tick(step.reason)
             pause(_LOOK_S)
 
