@@ -19,6 +19,8 @@ GRADIENTS = np.random.default_rng(0).normal(size=20)
 NAMES = ["baa"[i % 3] for i in range(len(GRADIENTS))]
 KINDS = ["Adam", "AdamW", "Adamax", "Nadam", "Lamb"]
 
+pytestmark = pytest.mark.annex("embedding")
+
 
 def expected(rule: Any, name: str, *, by_iterations: bool) -> float:
     """A variable that began as 1, in float64."""

@@ -174,7 +174,11 @@ JOB = (
 )
 
 
-@pytest.mark.parametrize("with_job_file", [False, True], ids=["program", "job file"])
+@pytest.mark.parametrize(
+    "with_job_file",
+    [False, pytest.param(True, marks=pytest.mark.annex("jobfile"))],
+    ids=["program", "job file"],
+)
 def test_auto_starts_a_worker_for_each_gpu(
     run_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, with_job_file: bool
 ) -> None:
@@ -191,7 +195,10 @@ def test_auto_starts_a_worker_for_each_gpu(
         assert done.stdout.count(f"sees {gpu} .") == 1, done.stdout + done.stderr
 
 
+@pytest.mark.annex("jobfile")
 def test_a_job_file_says_a_number_and_which_command_counts_gpus(tmp_path: Path) -> None:
+    from ropewalk.annexes.jobfile.reading import read_job
+
     path = tmp_path / "job.yaml"
     path.write_text(JOB.format(count="auto"))
     with pytest.raises(ConfigurationError, match=r"how many tasks.*--workers auto"):
