@@ -29,6 +29,7 @@ from helpers.waiting import wait_until as wait_until_true
 from ropewalk.core import annexes
 
 ambient.forget(os.environ)
+gc.disable()  # until all tests are collected: half a million objects, none of them garbage
 
 # Hypothesis draws the same examples in every run of CI, and stores none: a failure there is one of
 # the change. At a desk it draws others each time and remembers those that failed. Test machines are
@@ -204,6 +205,7 @@ def pytest_collection_finish() -> None:
     every full collection would look at for 0.4 s. It passes less often, too: in a run that parses
     sources and searches models, it took a tenth of the processor.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 10, 10)
