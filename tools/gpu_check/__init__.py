@@ -1,4 +1,4 @@
-"""What Ropewalk promises on GPUs, looked at on the GPUs of this machine: ``make gpu``.
+"""``make gpu``: looks whether what Ropewalk promises on GPUs holds on those of this machine.
 
 A row is a promise and a function that looks whether it holds. Rows are in ``sections``, a module
 for each section; ``rows`` says what a row is and who can look at it, ``running`` gives each a

@@ -18,6 +18,7 @@ from ropewalk.launch.local.gpus import machines_gpus
 from . import __doc__ as about
 from .rows import Machine, all_rows, chosen, exit_code
 from .running import ROOT, Runner
+from .showing import console as showing_console
 from .showing import listed, summary, table_of, writer
 
 _MODULES = (
@@ -27,7 +28,7 @@ _CARD = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format
 
 
 def machine_here(played: int) -> Machine:
-    """What rows have here; ``played`` GPUs of the stand-in, 0: the machine's own."""
+    """Look what rows have here; ``played`` GPUs of the stand-in, 0: the machine's own."""
     found = {name for name in _MODULES if importlib.util.find_spec(name) is not None}
     if played:
         numbers = tuple(str(number) for number in range(played))
@@ -39,7 +40,7 @@ def machine_here(played: int) -> Machine:
 
 
 def environment_of(played: int) -> dict[str, str]:
-    """Variables of the rows' processes."""
+    """Collect the variables of the rows' processes."""
     paths = [str(ROOT / "src"), str(ROOT / "tests")]
     common = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "KERAS_BACKEND": "jax"}
     own: Mapping[str, str] = {}
@@ -53,7 +54,7 @@ def environment_of(played: int) -> dict[str, str]:
 
 
 def cards() -> list[str]:
-    """Names, drivers and memory of the machine's cards; none without ``nvidia-smi``."""
+    """List names, drivers and memory of the machine's cards; none without ``nvidia-smi``."""
     try:
         said = subprocess.run(_CARD, capture_output=True, text=True, check=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
@@ -76,7 +77,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run the rows that are asked for."""
-    options, console = _arguments(), Console()
+    options, console = _arguments(), showing_console()
     try:
         rows = chosen(all_rows(), [name for name in options.rows.split(",") if name])
     except ValueError as error:

@@ -23,7 +23,7 @@ def look(row: Row) -> Result:
 
 
 def _words(error: Exception) -> str:
-    """The kind of an error and the first lines of what it says."""
+    """Write the kind of an error and the first lines of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}"[:400]
 

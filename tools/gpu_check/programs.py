@@ -1,4 +1,4 @@
-"""What rows share: where they compute, programs that they start, and what has to be equal."""
+"""Helpers of rows: where they compute, programs that they start, and what has to be equal."""
 
 import os
 import subprocess
@@ -23,8 +23,8 @@ class Ended(NamedTuple):
     """A command that has ended.
 
     Attributes:
-        code: Its exit code.
-        output: What it wrote, errors too.
+        code: Exit code.
+        output: Lines that it wrote, errors too.
     """
 
     code: int
@@ -55,10 +55,10 @@ def local(program: str, *flags: str, timeout_s: float = 90.0, **environment: str
     """Run a program by ``ropewalk local``, which has to succeed, and return its output.
 
     Args:
-        program: Its text.
-        flags: Of ``ropewalk local``.
-        timeout_s: For all of it.
-        environment: More variables.
+        program: Text of the program.
+        flags: Flags of ``ropewalk local``.
+        timeout_s: Time for all of it.
+        environment: Variables beside those of this process.
     """
     done = local_to_its_end(program, *flags, timeout_s=timeout_s, **environment)
     assert done.code == 0, f"exit code {done.code}: {done.output[-300:]}"
@@ -76,12 +76,12 @@ def local_to_its_end(
 
 
 def is_played() -> bool:
-    """Whether the GPUs are the stand-in's."""
+    """Return whether the GPUs are the stand-in's."""
     return bool(os.environ.get(STAND_IN))
 
 
 def torch_device() -> str:
-    """Where PyTorch computes: a GPU, and beside the stand-in the CPU.
+    """Choose where PyTorch computes: a GPU, and beside the stand-in the CPU.
 
     Raises:
         Skip: It sees no GPU.
@@ -96,7 +96,7 @@ def torch_device() -> str:
 
 
 def need_jax() -> Any:
-    """JAX, computing on a GPU, and beside the stand-in on the CPU.
+    """Load JAX, computing on a GPU, and beside the stand-in on the CPU.
 
     Raises:
         Skip: It sees no GPU.
@@ -109,7 +109,7 @@ def need_jax() -> Any:
 
 
 def last_gpu() -> str:
-    """The device that is most rarely the current one."""
+    """Name the device that is most rarely the current one."""
     return f"gpu:{count_gpus() - 1}"
 
 

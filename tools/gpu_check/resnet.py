@@ -9,7 +9,7 @@ _EXPANSION = 4
 
 
 def _normed(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
-    """A convolution, and batch norm behind it."""
+    """Make a convolution, and batch norm behind it."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
         torch.nn.BatchNorm2d(outputs),
@@ -35,7 +35,7 @@ class _Bottleneck(torch.nn.Module):  # type: ignore[misc]
 
 
 def resnet50(width: int = 64) -> Any:
-    """ResNet-50 for 1,000 classes.
+    """Make ResNet-50 for 1,000 classes.
 
     Args:
         width: Channels of the first stage; fewer to try it on a CPU.

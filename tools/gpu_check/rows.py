@@ -15,11 +15,11 @@ class Skip(Exception):  # noqa: N818 - it is no error
 
 
 class Measured(NamedTuple):
-    """What a row has measured.
+    """Result of a row that measures.
 
     Attributes:
-        ratio: What is compared with the least that is wanted.
-        text: The figures behind it, for people.
+        ratio: Number to compare with the least that is wanted.
+        text: Figures behind it, for people.
     """
 
     ratio: float
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """What became of a row."""
+    """Outcome of a row."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -42,10 +42,10 @@ class Row:
         name: ``section.function``.
         promise: A sentence, the first of the function's docstring.
         page: The page or the place in the source that makes the promise.
-        wanted: What is to be found, for people.
+        wanted: Finding that is wanted, for people.
         look: Looks, and returns what it found; raises if the promise does not hold.
         needs: Modules that it imports.
-        gpus: How many GPUs it takes.
+        gpus: Number of GPUs that it takes.
         only_one: Whether it sees one GPU only, as a task of a job does; beside the stand-in none,
             since frameworks compute on the CPU there.
         on_card: Whether the stand-in can say nothing.
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What rows have here.
+    """Means that rows have here.
 
     Attributes:
         gpus: Names of the GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` has them.
@@ -97,12 +97,12 @@ class Result:
 
     Attributes:
         row: Name of the row.
-        promise: As the row has it.
-        page: As the row has it.
-        got: What was found, or why nothing was.
-        wanted: As the row has it.
-        verdict: What became of it.
-        seconds: How long it took.
+        promise: Promise of the row.
+        page: Page of the row.
+        got: Finding, or why there is none.
+        wanted: Finding that was wanted.
+        verdict: Outcome.
+        seconds: Time that it took.
     """
 
     row: str
@@ -114,7 +114,7 @@ class Result:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Make an object of JSON."""
         return asdict(self)
 
 
@@ -171,7 +171,7 @@ def chosen(rows: Iterable[Row], names: Collection[str]) -> list[Row]:
 
 
 def why_skipped(row: Row, machine: Machine) -> str:
-    """Why a row cannot look on a machine; empty: it can."""
+    """Say why a row cannot look on a machine; empty: it can."""
     if missing := [name for name in row.needs if name not in machine.modules]:
         return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
     if (count := len(machine.gpus)) < row.gpus:
@@ -186,7 +186,7 @@ def _are(count: int) -> str:
 
 
 def variables_of(row: Row, machine: Machine) -> dict[str, str]:
-    """Variables by which a row's process sees its GPUs."""
+    """Set the variables by which a row's process sees its GPUs."""
     if machine.is_played:
         count = 0 if row.only_one else len(machine.gpus)
         return {STAND_IN: str(len(machine.gpus)), "FAKE_GPUS": str(count)}
@@ -194,7 +194,7 @@ def variables_of(row: Row, machine: Machine) -> dict[str, str]:
 
 
 def judged(row: Row, found: str | Measured) -> tuple[Verdict, str]:
-    """The verdict on what a row found, and how the table says it."""
+    """Judge what a row found, and word it for the table."""
     if isinstance(found, str):
         return Verdict.PASS, found
     assert row.least is not None, f"{row.name} measures, and nothing is wanted"
@@ -203,12 +203,15 @@ def judged(row: Row, found: str | Measured) -> tuple[Verdict, str]:
 
 
 def result_of(row: Row, verdict: Verdict, got: str, seconds: float = 0.0) -> Result:
-    """A line of the table about a row."""
+    """Make a line of the table about a row."""
     return Result(row.name, row.promise, row.page, got, row.wanted, verdict, seconds)
 
 
 def exit_code(results: Iterable[Result]) -> int:
-    """0: what ran has passed; 1: something failed; 2: nothing ran, so nothing is known."""
+    """Choose the exit code.
+
+    0: what ran has passed; 1: something failed; 2: nothing ran, so nothing is known.
+    """
     verdicts = {each.verdict for each in results}
     if Verdict.FAIL in verdicts:
         return 1

@@ -26,10 +26,10 @@ class Runner:
     """Runs rows on a machine, within a time for all of them.
 
     Args:
-        machine: What they have here.
+        machine: Means that they have here.
         environment: Variables of their processes.
         budget_s: Time for all rows; those that it does not reach are skipped. Unit: seconds.
-        command: What looks at a row, given its name and a file for the result.
+        command: Looks at a row, given its name and a file for the result.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Runner:
         """Run rows, ``beside`` each other where that changes nothing; their results in order.
 
         Args:
-            rows: At least one.
-            beside: How many run at once.
+            rows: Rows to run.
+            beside: Number of rows that run at once.
             tell: Called with each result as it comes.
         """
         found: dict[str, Result] = {}

@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from .rows import Result, Row, Verdict
 
+_PIPE_COLUMNS = 160
 _STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.SKIP: "dim"}
 
 
+def console() -> Console:
+    """Make a console as wide as the terminal; in a pipe or a file wide enough for a table."""
+    made = Console()
+    return made if made.is_terminal else Console(width=_PIPE_COLUMNS)
+
+
 def listed(rows: Sequence[Row]) -> Table:
-    """All rows, as ``--list`` shows them."""
-    table = Table("row", "promise", "page", "needs")
+    """Make a table of rows, as ``--list`` shows them."""
+    table = Table(Column("row", no_wrap=True), "promise", "page", "needs")
     for each in rows:
         needs = [*each.needs, *([f"{each.gpus} GPUs"] if each.gpus > 1 else [])]
         table.add_row(each.name, each.promise, each.page, ", ".join(needs))
@@ -24,8 +31,9 @@ def listed(rows: Sequence[Row]) -> Table:
 
 
 def table_of(results: Sequence[Result], title: str) -> Table:
-    """All results, those that failed last, where people look first."""
-    table = Table("row", "promise", "got", "wanted", "", "s", title=title)
+    """Make a table of results, those that failed last, where people look first."""
+    names = Column("row", no_wrap=True)
+    table = Table(names, "promise", "got", "wanted", "", "s", title=title)
     for each in sorted(results, key=lambda result: result.verdict is Verdict.FAIL):
         verdict = Text(each.verdict, _STYLES[each.verdict])
         promise = f"{each.promise} ({each.page})"
@@ -36,17 +44,17 @@ def table_of(results: Sequence[Result], title: str) -> Table:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """How many rows came to what."""
+    """Count the rows that came to each verdict."""
     counts = Counter(each.verdict for each in results)
     return ", ".join(f"{counts[each]} {each}" for each in Verdict)
 
 
 def writer(path: Path | None, console: Console, header: object) -> Callable[[Result], None]:
-    """What shows each result as it comes, and adds it to a file of JSON lines.
+    """Make what shows each result as it comes, and adds it to a file of JSON lines.
 
     Args:
         path: The file, which is begun anew; None: there is none.
-        console: Where a line about each is shown.
+        console: Shows a line about each.
         header: First line of the file.
     """
     if path is not None:

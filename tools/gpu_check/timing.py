@@ -14,10 +14,10 @@ def medians(
     """Median time of each step, of rounds in which they take turns. Unit: seconds.
 
     Args:
-        steps: What is compared.
+        steps: Steps to compare.
         wait: Waits until the GPU has done what steps began.
         warm_ups: Steps of each before the first round.
-        rounds: How many, each of some steps.
+        rounds: Number of rounds, each of some steps.
     """
     counts = []
     for step in steps:
