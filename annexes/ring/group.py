@@ -22,9 +22,8 @@ from ...core.errors import PeerLostError, RopewalkError, ShapeMismatchError
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from .call import CollectiveCall
 from .diagnosis import RingWorkers, join_timeout_error
-from .links import RingLinks
+from .links import CollectiveCall, RingLinks
 from .ring import STREAM_CHUNK_BYTES, Ring
 from .server import borrow_server, forget_ring, release_server
 from .slot_link import SlotSender

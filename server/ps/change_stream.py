@@ -16,8 +16,8 @@ from ...core.task import Incarnation
 from ...core.wire.steps import PushResult
 from ...engine.push_target import PushTarget, StepInfo, UpdatePart
 from ...net.shared_memory import SharedSegment
-from .first_values import Held
 from .layout import NOTHING, Layout
+from .new_blocks import Held
 
 
 @dataclass(frozen=True, slots=True)

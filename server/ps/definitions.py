@@ -11,7 +11,7 @@ from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.rules.row_rules import ROW_RULES
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation, TaskId
-from .first_values import Held
+from .new_blocks import Held
 
 # -- Variables that a thread works on without holding the lock that guards them all ------------
 # Reading values from a file server may take long, or never end. Whoever reads claims the variables

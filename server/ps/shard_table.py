@@ -25,11 +25,10 @@ from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...engine.push_target import PushTarget, RowsByKey
 from ...engine.row_changes import RowChanges
-from .block_maker import BlockMaker, row_blocks
 from .change_stream import ChangeStream
 from .definitions import Claims, check_rule, check_same, check_same_variable, is_bound
-from .first_values import Held, initialize, restored_slots
 from .limits import HeldBytes, MemoryLimits
+from .new_blocks import BlockMaker, Held, initialize, restored_slots, row_blocks
 
 
 class ShardTable:

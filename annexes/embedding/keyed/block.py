@@ -15,7 +15,7 @@ from ....core.rules.definitions import ShardDefinition
 from ....core.wire.steps import MemoryLocation
 from ....engine.push_target import SLOT, Range, RowsByKey, StepInfo, UpdatePart
 from ....engine.row_changes import RowChanges
-from ....server.ps.first_values import another_kind
+from ....server.ps.new_blocks import another_kind
 from .definition import TableCounts, TableDefinition, Tile, definition_of
 from .index_arrays import ps_of_keys
 from .row_rules import warm_up

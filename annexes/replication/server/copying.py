@@ -23,7 +23,7 @@ from ....engine.block import Block
 from ....engine.push_target import PushTarget, RowsByKey
 from ....engine.row_changes import ChangeMark
 from ....server.ps.block_reader import LOCKED_BYTES
-from ....server.ps.first_values import Held
+from ....server.ps.new_blocks import Held
 from .follower import MOST_TILE, TILES_AHEAD, Follower, TileRoom
 from .records import BlockCopyBegun, CopiedTile, RowsCopied, TableCopied, TableCopyBegun
 from .stream import RecordStream

@@ -13,7 +13,7 @@ from ....core.errors import RefusedError
 from ....core.task import TaskId
 from ....engine.block import Block, warm_up
 from ....engine.push_target import PushTarget, RowsByKey
-from ....server.ps.first_values import Held
+from ....server.ps.new_blocks import Held
 from ....server.ps.push_marks import LogCopied
 from ....server.ps.store import Store
 from . import records

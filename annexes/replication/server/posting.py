@@ -10,7 +10,7 @@ from ....core.wire.steps import SMALL_BYTES
 from ....engine.block import Block
 from ....engine.push_target import PushTarget
 from ....server.ps.change_stream import BlockChange, Push, Subscriber
-from ....server.ps.first_values import Held
+from ....server.ps.new_blocks import Held
 from ....server.ps.store import Store
 from .copying import copy_target, has_kernel, post_tiles
 from .follower import Follower

@@ -9,7 +9,7 @@ from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
 from ropewalk.net import shared_memory
-from ropewalk.server.ps.block_maker import BlockMaker
+from ropewalk.server.ps.new_blocks import BlockMaker
 
 pytestmark = pytest.mark.skipif(
     bool(shared_memory.unavailable()), reason=shared_memory.unavailable()

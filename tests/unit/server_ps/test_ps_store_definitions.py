@@ -24,8 +24,8 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.engine.block import Block
-from ropewalk.server.ps.first_values import initialize
 from ropewalk.server.ps.layout import compile_layout
+from ropewalk.server.ps.new_blocks import initialize
 from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)
