@@ -138,18 +138,6 @@ def ready(memory: Memory, pull: DirectPull, request: StepRequest) -> dict[int, i
 # -- where copies come from and go -------------------------------------------------------------
 
 
-def test_values_arrive_in_the_order_of_the_pull() -> None:
-    memory = Memory([[8], [12], [4]])
-    for name, value in (("v0", 1), ("v1", 2), ("v2", 3)):
-        memory.write(name, value)
-    pull = pull_of(memory, "v2", "v0", "v1")
-    into = memory.into(["v2", "v0", "v1"])
-    reading = begin(memory, pull, into)
-    assert reading.go_on()
-    assert reading.finish() == 24
-    assert bytes(into[0]) == b"\3" * 4 + b"\1" * 8 + b"\2" * 12
-
-
 @pytest.mark.parametrize(
     ("names", "sizes"),
     [
@@ -183,46 +171,7 @@ def test_neighbours_for_different_spans_are_not_one_copy() -> None:
     ]
 
 
-def test_empty_shards_are_no_copies() -> None:
-    memory = Memory([[0, 8, 0], [0], [4]])
-    names = ["v0", "v1", "v2", "v3", "v4"]
-    memory.write("v1", 1)
-    memory.write("v4", 2)
-    pull = pull_of(memory, *names)
-    into = memory.into(names)
-    reading = begin(memory, pull, into)
-    assert reading.go_on()
-    assert reading.finish() == 12
-    assert bytes(into[0]) == b"\1" * 8 + b"\2" * 4
-
-
 # -- what may be read when ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("blocks", "pulled", "pushed", "waits"),
-    [
-        pytest.param([[8], [12], [4]], "012", "012", {0: 8, 1: 20, 2: 24}, id="its-own-bytes"),
-        pytest.param([[8], [12], [4]], "012", "201", {2: 4, 0: 12, 1: 24}, id="in-the-pushs-order"),
-        pytest.param([[8], [12], [4]], "012", "1", {0: 0, 1: 12, 2: 0}, id="not-pushed"),
-        pytest.param([[8], [12], [4]], "2", "012", {2: 24}, id="pushed-but-not-pulled"),
-        # One sequence stands for the block; what is read is either before or after the push.
-        pytest.param([[8, 4]], "1", "0", {0: 8}, id="a-neighbour-is-pushed"),
-    ],
-)
-def test_a_block_waits_for_its_last_byte_in_the_push(
-    blocks: list[list[int]], pulled: str, pushed: str, waits: dict[int, int]
-) -> None:
-    memory = Memory(blocks)
-    pull = pull_of(memory, *(f"v{number}" for number in pulled))
-    assert ready(memory, pull, dense(memory, *(f"v{number}" for number in pushed))) == waits
-
-
-def test_a_block_pushed_in_parts_waits_for_the_last() -> None:
-    memory = Memory([[8, 4], [12]])
-    pull = pull_of(memory, "v0", "v2", "v1")
-    begin(memory, pull)
-    assert pull.ready(dense(memory, "v0", "v2", "v1")) == (24, 20, 24)
 
 
 def test_blocks_of_different_segments_are_different_blocks() -> None:

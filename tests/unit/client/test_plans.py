@@ -90,12 +90,6 @@ def pieces(plan: PushPlan, push: list[Write]) -> dict[int, list[int]]:
 # -- pushing: runs and cuts --------------------------------------------------------------------
 
 
-def test_small_neighbours_of_one_ps_and_dtype_travel_as_one_piece() -> None:
-    variables = [placed(f"v{i}", 3) for i in range(100)]
-    plan = push_plan(*variables)
-    assert pieces(plan, [Write(APPLY, values_of(*variables))]) == {0: [100]}
-
-
 def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
     variables = [
         placed("a", 3), placed("b", 2), placed("c", 2, dtype=F64), placed("d", 4), placed("e", LARGE),

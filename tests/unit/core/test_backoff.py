@@ -71,15 +71,6 @@ def test_waits_grow_up_to_the_cap_and_never_beyond_it(clock: ManualClock) -> Non
     assert 1.0 < max(event.waits) <= 2.0
 
 
-def test_waits_are_jittered_so_that_workers_do_not_knock_together(clock: ManualClock) -> None:
-    waits = set()
-    for _ in range(5):
-        event = ManualEvent(clock)
-        _run(Failing(clock, times=1), timeout_s=60, stop=event)
-        waits.update(event.waits)
-    assert len(waits) > 1
-
-
 def test_waits_at_the_cap_are_jittered_too(clock: ManualClock) -> None:
     event = ManualEvent(clock)
     with pytest.raises(PeerLostError):

@@ -156,14 +156,6 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_named(model_dir: str) 
     assert remove_incomplete(model_dir) == []
 
 
-def test_a_checkpoint_written_by_another_process_is_seen(model_dir: str) -> None:
-    assert _steps(model_dir) == []
-    _make(model_dir, 1, complete=False)
-    assert _steps(model_dir) == []
-    _make(model_dir, 1)
-    assert _steps(model_dir) == [1]
-
-
 @pytest.mark.parametrize("where", ["{tmp}/m", "memory://beside/m", "m"])
 def test_a_folder_beside_another_is_the_one_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -68,10 +68,6 @@ def test_a_shard_is_the_whole_variable_unless_told_otherwise() -> None:
     assert (shard.size, shard.num_bytes) == (21, 84)
 
 
-def test_bytes_are_counted_in_the_variables_dtype() -> None:
-    assert VariableDefinition("w", (3, 5), BFLOAT16).num_bytes == 30
-
-
 def test_shape_and_dtype_may_be_given_as_users_do() -> None:
     shape = tuple(np.array([2, 3]))
     variable = VariableDefinition("w", shape, "bfloat16")  # type: ignore[arg-type]

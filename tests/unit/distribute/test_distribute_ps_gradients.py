@@ -55,15 +55,6 @@ def test_indexed_slices_touch_their_rows_alone_and_repeated_ones_add_up(parts: i
     np.testing.assert_allclose(table.read_value(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_lazy_adam_leaves_the_other_rows_alone() -> None:
-    with ParameterServerStrategy().scope():
-        table = rw.Variable(np.ones((4, 2), np.float32), name="table")
-    rows = rw.IndexedSlices(np.ones((1, 2), np.float32), np.array([2]))
-    rw.optimizers.Adam(0.1).apply_gradients([(rows, table)])
-    assert (table.read_value()[[0, 1, 3]] == 1).all()
-    assert (table.read_value()[2] < 1).all()
-
-
 def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
@@ -119,13 +110,6 @@ def test_global_clipnorm_scales_all_gradients_of_a_step_jointly(
     for variable, g in ((w, gw), (b, gb), (table, dense)):
         # float32 gradients, scale and product: a few roundings.
         np.testing.assert_allclose(variable.read_value(), -scale * g, rtol=1e-5, atol=1e-7)
-
-
-def test_clipvalue_cuts_every_element() -> None:
-    with ParameterServerStrategy().scope():
-        w = rw.Variable(np.zeros(4, np.float32), name="w")
-    SGD(1.0, clipvalue=0.5).apply_gradients([(floats(-3, -0.25, 0.25, 3), w)])
-    np.testing.assert_array_equal(w.read_value(), [0.5, 0.25, -0.25, -0.5])
 
 
 def test_optimizers_with_different_clips_do_not_share_their_norm() -> None:

@@ -172,20 +172,3 @@ def test_every_optimizer_trains_and_alike_under_both_strategies(name: str) -> No
 def test_an_optimizer_shows_its_rule() -> None:
     assert "learning_rate=0.25" in repr(opt.SGD(0.25))
     assert "Adam(" in repr(opt.Adam())
-
-
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
-        (lambda: opt.SGD(momentum=2.0), "momentum"),
-        (lambda: opt.Adam(beta_1=1.0), "beta_1"),
-        (lambda: opt.Adagrad(clipvalue=0.0), "clipvalue"),
-        (lambda: opt.RMSprop(global_clipnorm=-1.0), "global_clipnorm"),
-    ],
-    ids=["momentum", "beta", "clipvalue", "clipnorm"],
-)
-def test_a_hyperparameter_that_makes_no_sense_is_refused_when_the_optimizer_is_made(
-    make: Callable[[], Optimizer], field: str
-) -> None:
-    with pytest.raises(ValueError, match=field):
-        make()

@@ -90,20 +90,6 @@ def test_reads_in_a_step_are_of_its_pull_whatever_others_and_the_step_itself_pus
     assert w.read_value()[0] == 8, "the other's value, and then our gradient"
 
 
-def test_the_next_step_begins_with_the_values_after_the_last_push() -> None:
-    strategy, [w] = make([0.0])
-    optimizer = SGD(1.0)
-    seen: list[float] = []
-
-    def step() -> None:
-        seen.append(float(w[0]))
-        optimizer.apply_gradients([([-1.0], w)])
-
-    for _ in range(4):
-        strategy.run(step)
-    assert seen == [0, 1, 2, 3]
-
-
 def test_outside_a_step_reads_are_of_now() -> None:
     strategy, [w] = make([1.0])
     other = OtherWorker(strategy, w)

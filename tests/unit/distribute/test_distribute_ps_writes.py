@@ -96,29 +96,6 @@ def test_a_read_after_an_addition_has_everybodys() -> None:
     assert (strategy.global_step, pushes(strategy)) == (1, 1), "one round trip, nothing is left"
 
 
-@pytest.mark.parametrize(
-    ("first", "expected"),
-    [("gradient", 7.0), ("write", 6.0)],
-    ids=["gradient-first", "write-first"],
-)
-def test_writes_and_gradients_of_a_variable_keep_the_programs_order(
-    first: str, expected: float
-) -> None:
-    strategy, [a] = make([1.0])
-    optimizer = SGD(1.0)
-
-    def step() -> None:
-        if first == "gradient":
-            optimizer.apply_gradients([([1.0], a)])
-        a.assign([7.0])
-        if first == "write":
-            optimizer.apply_gradients([([1.0], a)])
-
-    strategy.run(step)
-    assert a[0] == expected
-    assert strategy.global_step == 1
-
-
 def test_writes_of_one_variable_keep_their_order() -> None:
     strategy, [a] = make(np.zeros((3, 2), np.float32))
     ones = np.ones((1, 2), np.float32)
@@ -220,22 +197,6 @@ def test_with_prefetch_a_step_begins_with_what_the_last_one_assigned() -> None:
     for _ in range(5):
         strategy.run(step)
     assert (a[0], b[0]) == (5, 5)
-
-
-def test_replicas_write_once_together() -> None:
-    rw.config.set_logical_cpu_devices(2)
-    try:
-        strategy = ParameterServerStrategy()
-        with strategy.scope():
-            mean = rw.Variable([0.0], name="m", aggregation=rw.VariableAggregation.MEAN)
-        data = strategy.experimental_distribute_values_from_function(
-            lambda c: float(c.replica_id_in_sync_group)
-        )
-        strategy.run(lambda number: mean.assign([number]), args=(data,))
-        assert mean[0] == 0.5
-        assert strategy.global_step == 1
-    finally:
-        rw.config.set_logical_cpu_devices(1)
 
 
 def test_additions_of_several_workers_are_exact() -> None:

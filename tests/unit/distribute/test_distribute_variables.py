@@ -103,10 +103,6 @@ def test_other_dtypes_are_refused_with_the_list(value: Any) -> None:
         rw.Variable(value)
 
 
-def test_the_initial_value_may_be_a_function(make: Make) -> None:
-    np.testing.assert_array_equal(make(lambda: np.arange(3), name="v").read_value(), [0, 1, 2])
-
-
 def test_what_is_given_is_copied(make: Make) -> None:
     given = np.ones(3, np.float32)
     v = make(given, name="v")
@@ -324,12 +320,6 @@ def test_variables_are_equal_by_identity_and_serve_as_keys(make: Make) -> None:
 
 
 # -- updates under the default strategy --------------------------------------------------------
-
-
-def test_the_default_strategy_clips_by_global_norm() -> None:
-    a, b = rw.Variable([0.0]), rw.Variable([0.0])
-    rw.optimizers.SGD(1.0, global_clipnorm=1.0).apply_gradients([([3.0], a), ([4.0], b)])
-    np.testing.assert_allclose([a[0], b[0]], [-0.6, -0.8], rtol=1e-6)  # float32 rounding
 
 
 def test_a_base_strategy_refuses_a_variable_of_a_parameter_server() -> None:

@@ -20,7 +20,7 @@ from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DTyp
 from ropewalk.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.rules.built_in.sgd import SGD
-from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
+from ropewalk.distribute import MirroredStrategy, ParameterServerStrategy, Strategy
 from ropewalk.distribute.variables.local import LocalVariable
 from ropewalk.distribute.variables.scatter import Scatter
 
@@ -369,12 +369,6 @@ def test_a_schedule_that_begins_at_zero_goes_on_for_ftrl() -> None:
     assert values[0] == 1
     assert values[1] != 1
     assert values[2] < values[1]
-
-
-def test_a_distributed_value_gives_a_component_its_part() -> None:
-    v = variable(np.zeros(2, np.float32))
-    v.assign(PerReplica([np.ones(2), np.full(2, 2.0)]))
-    np.testing.assert_array_equal(v.read_value(), 1)
 
 
 # -- threads -------------------------------------------------------------------------------------

@@ -26,10 +26,6 @@ def in_another_thread() -> ClusterRuntime | None:
         return pool.submit(program_cluster).result(5)
 
 
-def test_a_plain_program_is_in_no_cluster() -> None:
-    assert program_cluster() is None
-
-
 def test_the_innermost_cluster_counts_and_the_outer_one_comes_back() -> None:
     outer, inner = runtime(index=1), runtime(index=2)
     with in_cluster(outer):

@@ -92,14 +92,6 @@ def test_a_step_shorter_than_waking_a_thread_is_done_by_the_caller(asleep: None)
     assert order == [0, 1, 2]
 
 
-def test_every_replica_runs_once_whoever_runs_it() -> None:
-    strategy = mirrored(4)
-    ran: list[int] = []
-    for _ in range(500):
-        strategy.run(lambda: ran.append(replica()))
-    assert sorted(ran) == sorted([0, 1, 2, 3] * 500)
-
-
 def test_two_threads_may_run_steps_of_one_strategy_in_turn() -> None:
     strategy = mirrored(2)
     inside: list[int] = []

@@ -27,12 +27,6 @@ pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
 # -- reduce and gather -------------------------------------------------------------------------
 
 
-def test_one_replicas_value_is_its_own_sum(strategy: Strategy, replicas: int) -> None:
-    if replicas == 1:
-        assert strategy.reduce("SUM", 3.0) == strategy.reduce("MEAN", 3.0) == 3.0
-        assert strategy.reduce("SUM", np.ones(3), axis=0) == 3
-
-
 def test_reduce_of_variables_in_cross_replica_context(strategy: Strategy, replicas: int) -> None:
     with strategy.scope():
         weight = rw.Variable([2.0], name="weight", aggregation=MEAN)

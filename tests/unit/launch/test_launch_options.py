@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -281,13 +282,6 @@ def test_errors_of_tf_config_are_of_their_own_kind(monkeypatch: pytest.MonkeyPat
         resolve_task(TaskFlags())
 
 
-def test_a_bad_variable_is_named_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPEWALK_LEASE_S", "long")
-    error = show().exception
-    assert isinstance(error, ConfigurationError)
-    assert "ROPEWALK_LEASE_S='long'" in error.message
-
-
 def command_of(name: str) -> click.Command:
     """A command as the program finds it."""
     found = cli.ropewalk.get_command(click.Context(cli.ropewalk), name)
@@ -316,12 +310,6 @@ def test_flags_become_settings_and_leave_the_rest() -> None:
     settings = take_settings(flags)
     assert (settings.lease_s, settings.insecure, settings.model_dir) == (3.5, True, "")
     assert flags == {"role": "ps"}
-
-
-def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPEWALK_LEASE_S", "7")
-    assert take_settings({"lease_s": None}).lease_s == 7
-    assert take_settings({"lease_s": "3"}).lease_s == 3
 
 
 def test_a_training_task_needs_a_script() -> None:
@@ -444,20 +432,26 @@ def test_an_error_of_ours_ends_with_its_exit_code(
     assert capsys.readouterr().err == "ropewalk: it went wrong\n"
 
 
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What a command is called with."""
+
+    def parse(command: str, *arguments: str) -> dict[str, Any]:
+        got: dict[str, Any] = {}
+        monkeypatch.setattr(command_of(command), "callback", lambda **values: got.update(values))
+        given = [command, "--lease-s", "3", *arguments]
+        CliRunner().invoke(cli.ropewalk, given, standalone_mode=False, catch_exceptions=False)
+        return got
+
+    return parse
+
+
 @pytest.mark.parametrize("between", [[], ["--"]], ids=["plain", "after --"])
 @pytest.mark.parametrize("command", ["run", "worker", "local"])
 def test_what_follows_the_script_is_the_scripts(
-    command: str, between: list[str], monkeypatch: pytest.MonkeyPatch
+    command: str, between: list[str], parsed: Callable[..., dict[str, Any]]
 ) -> None:
-    got: dict[str, Any] = {}
-    command_object = command_of(command)
-    monkeypatch.setattr(command_object, "callback", lambda **values: got.update(values))
-    CliRunner().invoke(
-        cli.ropewalk,
-        [command, "--lease-s", "3", "train.py", *between, "--lr", "0.1", "--lease-s", "4", "data"],
-        standalone_mode=False,
-        catch_exceptions=False,
-    )
+    got = parsed(command, "train.py", *between, "--lr", "0.1", "--lease-s", "4", "data")
     assert got["script"] == "train.py"
     assert got["arguments"] == ("--lr", "0.1", "--lease-s", "4", "data")
     assert got["lease_s"] == "3"
@@ -475,15 +469,8 @@ def test_the_version_is_told_without_an_install(
 
 
 @pytest.mark.parametrize("command", ["run", "worker", "local"])
-def test_with_m_the_script_is_a_module(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: dict[str, Any] = {}
-    monkeypatch.setattr(command_of(command), "callback", lambda **v: got.update(v))
-    CliRunner().invoke(
-        cli.ropewalk,
-        [command, "--lease-s", "3", "-m", "package.train", "-m", "x"],
-        standalone_mode=False,
-        catch_exceptions=False,
-    )
+def test_with_m_the_script_is_a_module(command: str, parsed: Callable[..., dict[str, Any]]) -> None:
+    got = parsed(command, "-m", "package.train", "-m", "x")
     assert (got["module"], got["script"], got["arguments"]) == (True, "package.train", ("-m", "x"))
 
 
@@ -585,10 +572,3 @@ def test_without_a_job_on_this_machine_the_status_says_what_to_give(
         cli.main(["status"])
     assert caught.value.code == 2
     assert "you have no job with a chief on this machine" in capsys.readouterr().err
-
-
-def test_a_ps_does_not_list_what_only_trains() -> None:
-    listed = CliRunner().invoke(cli.ropewalk, ["ps", "--help"]).output
-    assert "--orphan-timeout-s" in listed
-    for flag in ("--wait-for-workers", "--save-every-s", "--nonfinite-limit"):
-        assert flag not in listed
