@@ -3,15 +3,18 @@
 from typing import TYPE_CHECKING
 
 from ..annexes.kubernetes.resolver import KubernetesClusterResolver, KubernetesExecutableLocation
-from ..cluster.resolvers.resolver import ClusterResolver
+from ..cluster.resolvers.resolver import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    UnionClusterResolver,
+)
 from ..cluster.resolvers.sagemaker import SageMakerClusterResolver
-from ..cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
-from ..cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ..cluster.resolvers.slurm import SlurmClusterResolver
 from ..cluster.resolvers.template import TemplateClusterResolver
 from ..cluster.resolvers.tf_config import TFConfigClusterResolver
 from ..cluster.resolvers.volcano import VolcanoClusterResolver
 from ..core.public_face import public_getattr
-from ..distribute.resolvers.compute_engine import GCEClusterResolver
+from ..distribute.compute_engine import GCEClusterResolver
 
 UnionResolver = UnionClusterResolver  # TensorFlow's name
 

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from ..core.public_face import public_getattr
 from ..distribute.base.worker_index import experimental_get_current_worker_index
 from ..distribute.coordinator.cluster_coordinator import ClusterCoordinator
-from ..distribute.coordinator.per_worker import PerWorkerDataset, PerWorkerValue
-from ..distribute.coordinator.remote_value import RemoteValue, RemoteValueStatus
+from ..distribute.coordinator.remote_value import (
+    PerWorkerDataset,
+    PerWorkerValue,
+    RemoteValue,
+    RemoteValueStatus,
+)
 
 PerWorkerValues = PerWorkerValue
 """Name of the class in ``tf.distribute.experimental.coordinator``."""

@@ -7,8 +7,8 @@ Names, signatures and semantics are those of ``tf.distribute``, without TensorFl
 from typing import TYPE_CHECKING
 
 from ..client.ps.snapshot import PsSnapshot
-from ..cluster.placement import balance as placement
-from ..cluster.placement import partitioners
+from ..cluster import placement
+from ..cluster import placement as partitioners
 from ..core.public_face import public_getattr
 from ..core.wire.steps import WireFormat
 from ..distribute import cluster_resolver, experimental

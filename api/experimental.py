@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..cluster.placement import partitioners
+from ..cluster import placement as partitioners
 from ..core.public_face import public_getattr
 from ..distribute.base.communication import (
     CollectiveCommunication,

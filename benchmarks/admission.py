@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.running import Figure, measure
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.net.auth import proof
 from ropewalk.net.auth.token import TokenChecker, new_keys, public_key_of, sign_token
 

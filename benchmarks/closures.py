@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import limits
-from ropewalk.core.showing import counted
+from ropewalk.core.terminal import counted
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 120

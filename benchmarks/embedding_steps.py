@@ -19,7 +19,7 @@ from benchmarks.running import connected, parameter_servers
 from ropewalk.annexes.embedding.keyed.index_arrays import mixed
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.cluster.placement import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.built_in.adagrad import Adagrad

@@ -33,8 +33,8 @@ from rich.table import Table
 
 from benchmarks.standalone import ROPEWALK, environment
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.access import Principal
+from ropewalk.cluster.replication.configuration import ShareLeader
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId

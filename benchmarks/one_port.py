@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from benchmarks.pairs import Pair, compare, measure_pair
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.net.channel import open_channel
 from ropewalk.net.http2.peer import Accepted

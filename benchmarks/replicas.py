@@ -22,7 +22,7 @@ from benchmarks.step import define, gradients_of
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.cluster.replication.configuration import CopyTo, Lead
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId

@@ -17,7 +17,7 @@ from benchmarks.step import define, gradients_of
 from ropewalk.annexes.certificates.command import issue, make_authority, write_pair
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.core.wire.steps import Operation
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
-from .states import Outcome
+from .task import Outcome
 
 
 @dataclass(slots=True)

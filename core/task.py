@@ -1,9 +1,14 @@
-"""A task of the cluster, and one incarnation of it."""
+"""A task of the cluster, one incarnation of it, and the states of jobs and tasks."""
 
 import secrets
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from .errors import FencedError
+from .exit_codes import ExitCode
+
+# -- A task of the cluster, and one incarnation of it ------------------------------------------
+
 
 MAX_TASK_INDEX = 1_000_000
 """No cluster has so many tasks: an index above is a slip, or an attack."""
@@ -75,3 +80,54 @@ def is_other_job(mine: str, theirs: str) -> bool:
     job.
     """
     return bool(mine and theirs) and mine != theirs
+
+
+# -- The states of jobs and tasks --------------------------------------------------------------
+
+LONGEST_FIRST_STEP_S = 60.0
+"""Longest time that a task waits, after its own first step, for those of others."""
+
+
+class Phase(StrEnum):
+    """State of a job."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all tasks should end."""
+        return self in (Phase.DONE, Phase.STOPPED, Phase.FAILED)
+
+    @property
+    def ended_how(self) -> str:
+        """Predicate of a sentence about the job's end, such as ``failed``."""
+        return {Phase.FAILED: "failed", Phase.STOPPED: "was stopped"}.get(self, f"is {self}")
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code, after the end of the job, of a task that did its own part."""
+        codes = {Phase.DONE: ExitCode.DONE, Phase.STOPPED: ExitCode.DRAINED}
+        return codes.get(self, ExitCode.PEER_LOST)
+
+
+class State(StrEnum):
+    """State of a task, as the chief sees it."""
+
+    MISSING = "missing"
+    ALIVE = "alive"
+    LOST = "lost"
+    DONE = "done"
+    FAILED = "failed"
+    LEFT = "left"
+
+
+class Outcome(StrEnum):
+    """The outcome of a task's part of the job."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LEFT = "left"

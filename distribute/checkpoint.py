@@ -17,7 +17,7 @@ from ..core.checkpoint import (
     prune,
 )
 from ..core.errors import CheckpointError
-from ..core.showing import Shown
+from ..core.terminal import Shown
 from .base.contexts import require_cross_replica
 from .base.values import DistributedValues
 from .saved_variables import (

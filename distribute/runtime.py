@@ -14,7 +14,7 @@ from ..client.ps.fan_out import SessionCounters
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.snapshot import PsSnapshot
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.roles import EVALUATOR
+from ..cluster.spec import EVALUATOR
 from ..core.errors import ConfigurationError
 from ..core.report import TaskCounts, TaskReport
 from ..core.settings import Settings, load_settings

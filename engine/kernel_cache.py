@@ -24,8 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.files.trusted_folder import UnsafeFolderError, check_owner, check_private
-from ..core.files.user_folders import cache_folder
+from ..core.files.trusted_folder import UnsafeFolderError, cache_folder, check_owner, check_private
 from ..core.settings import read_environment
 
 _PACKAGE = Path(__file__).parents[1]

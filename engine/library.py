@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core import annexes
 from ..core.arrays.dtypes import DType
-from ..core.process.loading import quick_loading
+from ..core.process.frameworks import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.rules.kernels import UpdateFunction
 from ..core.rules.known_rules import built_in_rules

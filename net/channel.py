@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ..cluster.access.principal import Principal
-from ..cluster.access.rights import rule_of
+from ..cluster.access import Principal, rule_of
 from ..cluster.address import parse_address
 from ..core.errors import PeerLostError
 from ..core.settings import Settings

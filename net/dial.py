@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from ..cluster.access.principal import principal_of_task
+from ..cluster.access import principal_of_task
 from ..core.errors import (
     AccessError,
     ConfigurationError,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from ..cluster.access.principal import Principal
+from ..cluster.access import Principal
 from ..core.errors import (
     ConfigurationError,
     ProtocolMismatchError,
@@ -30,7 +30,7 @@ from ..core.errors import (
     TooManyWorkersError,
 )
 from ..core.files.trusted_folder import UnsafeFolderError, check_shared
-from ..core.process.rare_log import RareLog
+from ..core.process.log_records import RareLog
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_caller, own_versions

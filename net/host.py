@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError
-from ..core.process.rare_log import RareLog
+from ..core.process.log_records import RareLog
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..telemetry.catalogue import Sample

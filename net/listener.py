@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.errors import RopewalkError, UnauthenticatedError
-from ..core.process.rare_log import RareLog
+from ..core.process.log_records import RareLog
 from ..core.process.threads import new_thread, nobody_waits
 from .arrival import Arrival, Caller, MakeStream, Sorted
 from .auth.tls_handshake import TlsServer

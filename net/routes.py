@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ..cluster.access.principal import Principal
+from ..cluster.access import Principal
 from ..core.errors import LimitExceededError, RopewalkError
 from ..core.files.temporary import TemporaryFolder
 from ..core.process.threads import new_thread, nobody_waits

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ..cluster.access.principal import Principal
+from ..cluster.access import Principal
 from ..core.errors import RefusedError
 from ..core.process.threads import new_thread
-from ..core.process.wait import SPIN_S, spin_then_sleep
+from ..core.process.waiting import SPIN_S, spin_then_sleep
 
 Buffer = bytes | memoryview
 NEVER = float("inf")

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..cluster.access.principal import Principal
+from ..cluster.access import Principal
 from ..core.errors import RefusedError
 from .http2.call import ServedCall, check_answer, request_fields
 from .http2.frames import LARGEST_FRAME_BYTES

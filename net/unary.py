@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from ..cluster.access.principal import DRIVER, READER
-from ..cluster.access.rights import rule_of
+from ..cluster.access import DRIVER, READER, rule_of
 from ..core.errors import RefusedError, RopewalkError, UnauthenticatedError
 from ..core.task import Incarnation
 from ..core.wire import codec, error_table

@@ -17,8 +17,8 @@ from pathspec.patterns.gitignore import GitIgnorePatternError
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ..core.errors import ProjectError, ProjectTooLargeError
-from ..core.files.plain_file import open_plain
-from ..core.showing import counted
+from ..core.outside_text import open_plain
+from ..core.terminal import counted
 from .package import LIMITS, Package, PackageLimits, digest_of, fault_of_name, largest
 
 # -- Rules for the entries of a project directory that are left out of a package ---------------

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import LimitExceededError, PackageError, StorageError
-from ..core.files.tree_removal import remove_tree
+from ..core.files.temporary import remove_tree
 from ..core.wire.bounds import MAX_NAME_BYTES
 from .package import LIMITS, PackageLimits, check_digest, digest_of, fault_of_name
 

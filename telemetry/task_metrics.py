@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..core.report import PsCounters, TaskReport
-from ..core.states import Phase
-from ..core.task import TaskId
+from ..core.task import Phase, TaskId
 from ..core.versions import own_versions
 from .catalogue import (
     CHIEF,

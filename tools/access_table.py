@@ -2,8 +2,7 @@
 
 from page_table import PageTable
 
-from ropewalk.cluster.access.principal import ROLES
-from ropewalk.cluster.access.rights import RULES
+from ropewalk.cluster.access import ROLES, RULES
 
 
 def table() -> str:
@@ -27,7 +26,7 @@ def table() -> str:
 
 PAGE = PageTable(
     "security.md",
-    "<!-- table of roles: cluster/access/rights.py -->",
+    "<!-- table of roles: cluster/access.py -->",
     table,
     "tools/access_table.py",
 )

@@ -5,7 +5,7 @@ import logging
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.checkpoint.folder import UnsafeFileError, open_folder, remove_temporaries
-from ..core.files.plain_file import MOST_BYTES
+from ..core.outside_text import MOST_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ class SidecarEvaluator:
             self._model_dir, settings, "idle_timeout_s", limit_s=idle_timeout_s
         )
         self._event_files: Any = None
-        if settings.tensorboard:
+        if settings.asks_for("tensorboard"):
             self._event_files = annexes.the("event_files", "tensorboard", "the setting tensorboard")
             self._event_files.require_library()
         self._summaries: Any = None

@@ -8,7 +8,7 @@ import optree
 from ..core.arrays.any_framework import as_array, to_host
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.errors import UnknownVariableError
-from ..core.showing import Shown
+from ..core.terminal import Shown
 from ..distribute.base.reductions import VariableAggregation
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..cluster.resolvers.launchers import environment_resolver
 from ..cluster.resolvers.resolved import resolve
-from ..cluster.roles import EVALUATOR
+from ..cluster.spec import EVALUATOR
 from ..core.arrays.any_framework import to_host
 from ..core.wire import bounds
 from ..distribute.program_cluster import program_cluster

@@ -1,14 +1,14 @@
-"""Steps of PyTorch's and optax' optimizers, noted for ``core/process/optimizer_steps``.
+"""Steps of PyTorch's and optax' optimizers, noted for ``core/process/frameworks``.
 
 They are looked at once a program has made a strategy and imported the framework, in whatever order
-(``core/process/on_import.py``). Those of Keras are noted where they are shared
+(``core/process/frameworks.py``). Those of Keras are noted where they are shared
 (``keras_bridge/loops.py``).
 """
 
 import functools
 from typing import Any
 
-from ..core.process import optimizer_steps
+from ..core.process.frameworks import note_unshared_step
 from .extras import require
 
 
@@ -16,7 +16,7 @@ def follow_torch() -> None:
     """Note the steps of ``torch.optim``."""
     hooks = require("torch.optim.optimizer", "torch")
     hooks.register_optimizer_step_post_hook(
-        lambda optimizer, _, __: optimizer_steps.note(f"torch.optim.{type(optimizer).__name__}")
+        lambda optimizer, _, __: note_unshared_step(f"torch.optim.{type(optimizer).__name__}")
     )
 
 
@@ -27,7 +27,7 @@ def follow_optax() -> None:
 
     @functools.wraps(apply_updates)
     def applied(*args: Any, **kwargs: Any) -> Any:
-        optimizer_steps.note("optax")
+        note_unshared_step("optax")
         return apply_updates(*args, **kwargs)
 
     optax.apply_updates = applied

@@ -13,8 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
-from ..cluster.spec import ClusterSpec
+from ..cluster.spec import CHIEF, EVALUATOR, PS, WORKER, ClusterSpec, ps_of
 from ..core.checkpoint.folder import keep_folder
 from ..core.errors import (
     ConfigurationError,
@@ -24,18 +23,15 @@ from ..core.errors import (
     RopewalkError,
 )
 from ..core.exit_codes import ExitCode
-from ..core.process.loading import quick_loading
+from ..core.process.frameworks import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
-from ..core.states import Outcome
-from ..core.task import TaskId
+from ..core.task import Outcome, TaskId
 from ..net.auth.credentials import with_own_job
-from .process.error_report import ErrorReport, take_error_report
-from .process.interrupts import handle_signals
-from .process.limits import check_limits
-from .process.program import Ending, Program, run_program
+from .process.program import Ending, ErrorReport, Program, run_program, take_error_report
 from .process.start_watch import StartWatch
+from .process.surroundings import check_limits, handle_signals
 from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
@@ -184,8 +180,7 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
     Closures run in a process of their own: one that ends it costs the worker a moment.
     """
     # Loaded here, once for all processes.
-    from .closures import server  # noqa: F401
-    from .closures.processes import ClosureProcesses
+    from .closures import ClosureProcesses
 
     load_public_names("ropewalk.distribute")
     return ClosureProcesses(
@@ -195,7 +190,7 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
 
 def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[], None]) -> int:
     from ..distribute.program_cluster import in_cluster
-    from .closures.server import serve_closures
+    from .closures import serve_closures
     from .data_plane.servers import ServersPlane
     from .job_task import JobTask
 

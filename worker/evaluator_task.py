@@ -3,13 +3,17 @@
 import contextlib
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..core.errors import RopewalkError
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.report import TaskEnd
-from ..core.states import Phase
+from ..core.task import Phase
 from .job_task import JobTask
 from .process.program import Ending
+
+if TYPE_CHECKING:
+    from .lead.leading_job import IdentifiedJob
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +25,7 @@ class EvaluatorTask(JobTask):
     job.
     """
 
-    def _join(self, chief_address: str) -> str:
+    def _join(self, chief_address: str, job: "IdentifiedJob | None" = None) -> str:  # noqa: ARG002
         """Register in the background, without waiting."""
         join = partial(self._register, chief_address)
         new_thread("evaluator-join", join, failed=nobody_waits).start()

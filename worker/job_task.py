@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import BarrierClient, Membership
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
-from ..cluster.access.principal import principal_of_task
+from ..cluster.access import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..core import annexes
 from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, RopewalkError
@@ -21,18 +21,18 @@ from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
-from ..core.states import Outcome, Phase, State
+from ..core.task import Outcome, Phase, State
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
 from ..net.host import MetricsPort
 from ..telemetry.catalogue import Sample
 from ..telemetry.task_metrics import report_samples, task_samples
 from .data_plane.plane import DataPlane
-from .first_steps import FirstSteps
-from .membership import join_unless_done
+from .joining import FirstSteps, join_unless_done
 from .process.program import Ending
 
 if TYPE_CHECKING:
     from .lead.leader import JobLeader
+    from .lead.leading_job import IdentifiedJob
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,9 @@ class JobTask(JobLink):
         self._on_registered = on_registered
         self._interrupts = on_interrupt is not None
         self._metrics.start()
-        chief_address = self._begin_to_lead() if self._leads else self._plane.listen(self.check)
-        restore_from = self._join(chief_address) if chief_address else ""
+        job = self._begin_to_lead() if self._leads else None
+        at = self._leader.address if self._leader is not None else self._plane.listen(self.check)
+        restore_from = self._join(at, job) if at else ""
         self._runtime = ClusterRuntime(
             self.task,
             self._settings,
@@ -128,15 +129,14 @@ class JobTask(JobLink):
             self._first_steps = FirstSteps(self._membership, self._leader)
         return self._runtime
 
-    def _begin_to_lead(self) -> str:
+    def _begin_to_lead(self) -> "IdentifiedJob":
         from .lead.leader import JobLeader  # only a chief loads what serving and saving need
 
         leader = JobLeader(self.task, self._settings, self._plane, *self._plane.serve_chief())
         self._leader = leader
-        leader.identify(self.check)
-        return leader.address
+        return leader.identify(self.check)
 
-    def _join(self, chief_address: str) -> str:
+    def _join(self, chief_address: str, job: "IdentifiedJob | None") -> str:
         """Register, and connect to the peers; the name of the checkpoint to begin with."""
         chief, membership = self._client_of(chief_address, self.task.address)
         self._membership = membership
@@ -151,11 +151,11 @@ class JobTask(JobLink):
         for module in annexes.at("cut_marker"):
             self._marker = marker = module.CutMarker(chief, who, lambda: self._plane.session)
             membership.on_cut = marker.hear
-        if self._leader is not None:
-            self._leader.lead(who, chief)
+        leader = self._leader
+        leading = leader.lead(job, who, chief) if leader is not None and job is not None else None
         self._plane.connect(who, chief, self._check_not_done)
-        if self._leader is not None:
-            return self._leader.resume()
+        if leading is not None:
+            return leading.resume()
         return self._ask_for_checkpoint(chief) if self.task.is_chief else ""
 
     def _ask_for_checkpoint(self, chief: ChiefClient) -> str:

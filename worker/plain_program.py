@@ -15,19 +15,22 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from ..cluster.resolvers.coordinator_task import coordinator_of, servers_to_coordinate
 from ..cluster.resolvers.launchers import environment_resolver
-from ..cluster.resolvers.resolved import ResolvedTask, resolve
+from ..cluster.resolvers.resolved import (
+    ResolvedTask,
+    coordinator_of,
+    resolve,
+    servers_to_coordinate,
+)
 from ..cluster.resolvers.resolver import ClusterResolver
-from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
+from ..cluster.spec import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, RopewalkError
-from ..core.process import optimizer_steps
+from ..core.process.frameworks import unshared_steps_warning
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.credentials import with_own_job
 from ..net.this_machine import own_host_towards
-from .process.limits import check_limits
-from .process.logs import set_up_logging
-from .process.program_end import ProgramEnd, set_exit_code
+from .process.program import ProgramEnd, set_exit_code
+from .process.surroundings import check_limits, set_up_logging
 from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
@@ -101,7 +104,7 @@ def _warn_of_unshared_steps() -> None:
     """Warn at the program's end if its optimizers have made steps outside of its strategy."""
 
     def warn() -> None:
-        if unshared := optimizer_steps.warning():
+        if unshared := unshared_steps_warning():
             log.warning("%s", unshared)
 
     atexit.register(warn)

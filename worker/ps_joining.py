@@ -8,7 +8,7 @@ does not know. See docs/replicas.md.
 import logging
 import threading
 
-from ..cluster.access.principal import principal_of_task
+from ..cluster.access import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import RetryableError, RopewalkError
 from ..core.process.threads import new_thread

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..cluster.roles import EVALUATOR, ps_of
+from ..cluster.spec import EVALUATOR, ps_of
 from ..core import annexes
 from ..core.errors import (
     JobDoneError,
@@ -24,14 +24,14 @@ from ..core.errors import (
     TooManyWorkersError,
 )
 from ..core.exit_codes import ExitCode
-from ..core.process import optimizer_steps
-from ..core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ..core.process.frameworks import unshared_steps_warning
+from ..core.process.log_records import REPORTED_BY_LAUNCHER
 from ..core.process.threads import new_thread
 from ..core.settings import Settings
-from ..core.states import Outcome
-from .process.interrupts import Interrupter, handle_signals
+from ..core.task import Outcome
 from .process.program import Ending
 from .process.start_watch import StartWatch, thread_position
+from .process.surroundings import Interrupter, handle_signals
 
 if TYPE_CHECKING:
     from ..distribute.runtime import ClusterRuntime
@@ -168,7 +168,7 @@ class RunningTask:
     def leave(self, ending: Ending) -> int:
         """Report how the program ended, wait for the job if need be, and close; the exit code."""
         self._program.close()  # it is not interrupted any more
-        if ending.outcome is Outcome.DONE and (unshared := optimizer_steps.warning()):
+        if ending.outcome is Outcome.DONE and (unshared := unshared_steps_warning()):
             log.warning("%s", unshared)
         try:
             is_known = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)

@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster.resolvers.coordinator_task import served_by_coordinator
-from ..cluster.resolvers.resolved import resolve
-from ..cluster.resolvers.simple import SimpleClusterResolver
-from ..cluster.roles import CHIEF, PS, WORKER
-from ..cluster.spec import ClusterSpec
+from ..cluster.resolvers.resolved import resolve, served_by_coordinator
+from ..cluster.resolvers.resolver import SimpleClusterResolver
+from ..cluster.spec import CHIEF, PS, WORKER, ClusterSpec
 from ..core.errors import ConfigurationError, JobStoppedError, RopewalkError
 from ..core.process.threads import new_thread
 from ..core.settings import load_settings, quiet_grpc
 from ..net.auth.credentials import with_own_job
 from ..net.this_machine import free_ports
-from .process.interrupts import handle_signals
+from .process.surroundings import handle_signals
 
 _POLL_S = 0.2
 
@@ -188,7 +186,7 @@ class Server:
         return run
 
     def _run_worker(self) -> int:
-        from .closures.server import serve_closures
+        from .closures import serve_closures
         from .data_plane.servers import ServersPlane
         from .job_task import JobTask
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...cluster.access.principal import ROLES, Principal, principal_of_uri
+from ...cluster.access import ROLES, Principal, principal_of_uri
 from ...core.errors import ConfigurationError
-from ...core.files.plain_file import read_plain
-from ...launch.screen.echo import echo
+from ...core.outside_text import read_plain
+from ...launch.screen.plain import echo
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -319,7 +319,7 @@ def show_command(file: Path) -> None:
     """Show what the first certificate in FILE says, and whether it is valid now."""
     from rich.table import Table
 
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
     from ...net.auth.tls_failures import CertificateFacts, read_facts
 
     require_cryptography()

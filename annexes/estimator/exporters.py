@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.checkpoint import CheckpointReader, export_checkpoint
 from ...core.errors import ConfigurationError
-from ...core.files.plain_file import read_plain
-from ...core.files.tree_removal import remove_tree
-from ...core.outside_text import read_json
+from ...core.files.temporary import remove_tree
+from ...core.outside_text import read_json, read_plain
 
 if TYPE_CHECKING:
     from .estimator import Estimator

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.errors import ConfigurationError
 from ...core.public_face import public_getattr
-from ...core.showing import counted
+from ...core.terminal import counted
 from ...distribute.base.values import leaves
 from ...distribute.data.dataset import Dataset
 from ...distribute.data.factories import from_arrays

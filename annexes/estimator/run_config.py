@@ -10,8 +10,7 @@ from typing import Any
 from ...cluster.resolvers.launchers import environment_resolver
 from ...cluster.resolvers.resolved import ResolvedTask, resolve
 from ...cluster.resolvers.tf_config import read_tf_config, task_of
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
-from ...cluster.spec import ClusterSpec
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER, ClusterSpec, ps_of, workers_of
 from ...core.errors import ConfigurationError
 from ...distribute.program_cluster import program_cluster
 from ...distribute.strategies.strategy import Strategy

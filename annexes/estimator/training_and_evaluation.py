@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.checkpoint import CheckpointReader, latest_checkpoint
 from ...core.errors import CheckpointError, ConfigurationError
 from ...core.settings import load_settings

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...cluster.roles import EVALUATOR, ps_of
+from ...cluster.spec import EVALUATOR, ps_of
 from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...core.settings import load_settings, set_environment

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cluster.resolvers.tf_config import TF_CONFIG, write_tf_config
-from ...cluster.roles import EVALUATOR
+from ...cluster.spec import EVALUATOR
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from .model import JobFile

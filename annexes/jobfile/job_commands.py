@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ...core.showing import counted
-from ...launch.screen.echo import echo
+from ...core.terminal import counted
+from ...launch.screen.plain import echo
 from .model import SAID_ELSEWHERE, JobFile
 
 # -- ``--job FILE``: which job file a command reads ---------------------------------------------

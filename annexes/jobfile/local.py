@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
-from ...core.showing import counted
+from ...core.terminal import counted
 from ...launch.local.cluster import LocalRoles, RoleExtras
 from ...launch.local.gpus import AUTO, machines_gpus, workers_for_gpus
-from ...launch.screen.plain import choose_display
+from ...launch.screen.standard_streams import choose_display
 from ...worker.process.program import Program, find_program
 from .model import JobFile
 from .reading import read_job

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 
 if TYPE_CHECKING:
     from .model import JobFile

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ...core.errors import ConfigurationError
-from ...core.files.plain_file import read_plain
+from ...core.outside_text import read_plain
 from .model import SAID_ELSEWHERE, JobFile, JobSettings
 from .pod_part import MisfitError, PodPart
 from .yaml_text import MOST_BYTES, Document, Path, read_yaml

@@ -1,7 +1,7 @@
 """A job as a batch script for Slurm: one step, whose tasks find each other by its variables.
 
 Slurm starts equal processes; ``ropewalk run --replicas`` divides them among roles by rank, in the
-order of the roles' names (``cluster/resolvers/slurm_resolver.py``). Where roles differ in what they
+order of the roles' names (``cluster/resolvers/slurm.py``). Where roles differ in what they
 run, the script's tasks choose by their rank.
 """
 
@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...cluster.roles import TASK_TYPES
+from ...cluster.spec import TASK_TYPES
 from ...core.errors import ConfigurationError
 from .model import JobFile
 from .plan import ANY_ROLE, SLURM, SLURM_SHARED, Place, plan_task, variables

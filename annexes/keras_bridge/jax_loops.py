@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array, same_values
 from ...core.errors import ConfigurationError
-from ...core.process.replaced_errors import noting_errors
+from ...core.process.tracebacks import noting_errors
 from ...distribute.base.contexts import is_running
 from ...distribute.variables.variable import Variable
 from ...training.extras import require

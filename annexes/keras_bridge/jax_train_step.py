@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import ConfigurationError
-from ...core.showing import counted
+from ...core.terminal import counted
 from .loop_state import plainly
 
 StatelessApply = Callable[[Any, Any, Any], tuple[Any, Any]]

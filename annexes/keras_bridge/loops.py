@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from ...core.errors import ConfigurationError
-from ...core.process import optimizer_steps
+from ...core.process.frameworks import note_unshared_step
 from ...distribute.base.contexts import is_running, top_frame
 from ...distribute.strategies.strategy import Strategy
 from .framework_steps import steps_module
@@ -247,7 +247,7 @@ def strategy_of(optimizer: Any, variables: Sequence[Any] | None = None) -> Strat
         strategy = next((s for s in users if shared_variables(s).models_with(trained)), None)
     if strategy is None:
         object.__setattr__(optimizer, LOOP, False)
-        optimizer_steps.note(f"keras.optimizers.{type(optimizer).__name__}")
+        note_unshared_step(f"keras.optimizers.{type(optimizer).__name__}")
     return strategy
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import CollectiveMismatchError
-from ...core.process.replaced_errors import own_errors
+from ...core.process.tracebacks import own_errors
 from ...distribute.strategies.strategy import Strategy
 from ...training.in_sync import workers_in_sync
 from ...training.own_optimizer import Deltas

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...core.errors import ConfigurationError
-from ...core.showing import counted
+from ...core.terminal import counted
 
 _SEED_STEP = 1_013_904_223  # odd and large: no two replicas come to the same numbers by counting
 _SEEDS = 2**31 - 1

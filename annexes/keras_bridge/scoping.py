@@ -4,7 +4,7 @@ A model that is made in a scope belongs to its strategy, and ``compile`` distrib
 ``keras.Model.__init__`` notes the current strategy and ``compile`` takes ``distribute=``; outside
 of scopes, and without that argument, both do what they did. They are changed where Keras defines
 them, since it compares a model's ``compile`` with its own when it loads a file, and when a program
-has made a strategy and imported Keras, in whatever order (``core/process/on_import.py``). In the
+has made a strategy and imported Keras, in whatever order (``core/process/frameworks.py``). In the
 same way ``keras.optimizers.Optimizer`` notes its scope, for loops that programs write
 (``loops.py``).
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.dtypes import Array
-from ...core.process.replaced_errors import noting_errors
+from ...core.process.tracebacks import noting_errors
 from ...training.extras import require
 from ..embedding.features.tables import Embeddings, Lookup, WaitingGradients
 from .feature_shapes import NEVER_APPLIED, rows_shape

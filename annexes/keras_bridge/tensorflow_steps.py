@@ -16,8 +16,8 @@ from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.process.replaced_errors import noting_errors
-from ...core.showing import counted
+from ...core.process.tracebacks import noting_errors
+from ...core.terminal import counted
 from ...distribute.variables.variable import Variable
 from ...training.extras import require
 from ...training.in_sync import workers_in_sync

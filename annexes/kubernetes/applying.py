@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.roles import PS, WORKER
+from ...cluster.spec import PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError, RopewalkError
 from ..jobfile.model import JobFile
 from ..jobfile.yaml_text import dump_documents

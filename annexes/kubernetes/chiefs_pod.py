@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...cluster.job.job import Job
-from ...cluster.roles import PS, WORKER
+from ...cluster.spec import PS, WORKER
 from ...core.backoff import Backoff
 from ...core.errors import AccessError, RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import environment_variables, read_environment
 from ...core.task import TaskId
 from ...server.chief.servicer import LockedJob
-from ...worker.lead.companions import LedJob
+from ...worker.lead.annex_parts import LedJob
 from .api import KubernetesApi
 from .job_end import chief_api, ends_its_job, failure_of, why_none_follows
 from .pods import why_it_fails_for_good

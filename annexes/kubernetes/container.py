@@ -23,22 +23,38 @@ from typing import TYPE_CHECKING
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.resolvers.tf_config import TF_CONFIG
-from ...cluster.roles import PS, TASK_TYPES
+from ...cluster.spec import PS, TASK_TYPES
 from ...cluster.supervision.decisions import Supervision, TaskRun
-from ...cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
-from ...cluster.supervision.exits import End, JobNeeds
-from ...cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
+from ...cluster.supervision.policy import (
+    Cause,
+    End,
+    Ended,
+    EndingStep,
+    Event,
+    JobNeeds,
+    Measure,
+    Policy,
+    Restarts,
+    Signal,
+    StartAgain,
+    StopRequested,
+    Tick,
+)
 from ...core.errors import RopewalkError
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
-from ...core.process.memory import out_of_memory_kills
-from ...core.process.orphans import inherit_orphans
+from ...core.process.processes import inherit_orphans, out_of_memory_kills
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings, launcher_variables, read_environment
 from ...core.task import TaskId
 from ...launch.processes.executor import Executor, Work
-from ...launch.processes.interrupts import on_interrupts
-from ...launch.processes.process import ParentDeathPipe, TaskProcess, start_python, task_environment
-from ...worker.process.error_report import ERROR_COPY, read_report
+from ...launch.processes.process import (
+    ParentDeathPipe,
+    TaskProcess,
+    on_interrupts,
+    start_python,
+    task_environment,
+)
+from ...worker.process.program import ERROR_COPY, read_report
 from .requests import require_client
 from .shipped_code import enter_shipped_code
 from .variables import ENDS_JOB, HOLDS

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.backoff import attempts
 from ...core.errors import NotFoundError, RopewalkError
 from ...core.exit_codes import ExitCode, is_retryable

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...cluster.supervision.exits import End, JobNeeds, on_exit, whom_to_blame
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.supervision.policy import End, JobNeeds, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode, is_retryable
-from ...core.states import Phase
-from ...core.task import TaskId
+from ...core.task import Phase, TaskId
 from .api import FIELD_MANAGER as OURS
 from .names import COMPONENT, ROLES, workload
 from .pod_state import DONE, FAILED, MISSING, OOM_KILLED, PodState, pod_state

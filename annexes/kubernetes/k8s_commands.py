@@ -18,11 +18,11 @@ from rich.text import Text
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
-from ...launch.lazy_group import LazyGroup
-from ...launch.options.settings import refuse_said
-from ...launch.screen.echo import echo
+from ...launch.cli import LazyGroup
+from ...launch.options import refuse_said
+from ...launch.screen.display import new_table
+from ...launch.screen.plain import echo
 from ...launch.screen.status_table import human_seconds
-from ...launch.screen.tables import new_table
 from ..jobfile.job_commands import JOB_FILE, job_option
 from .job_status import ClusterStatus, TaskLine
 from .names import Form
@@ -202,7 +202,7 @@ def status_command(find: Found, watch: bool, as_json: bool) -> None:
 
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
 
     if as_json:
         echo(status_json(status))
@@ -228,7 +228,7 @@ def _live(*, as_json: bool) -> Iterator[Callable[["ClusterStatus"], None]]:
         return
     from rich.live import Live
 
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
 
     console = TerminalConsole()
     with Live(console=console, auto_refresh=False) as live:
@@ -243,7 +243,7 @@ def list_command(context: str, namespace: str, as_json: bool) -> None:
 
     Step, rate and checkpoint are those of jobs whose file has `kubernetes: {status: true}`.
     """
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
     from .observing import list_jobs
 
     api = connect_api(context, namespace, None)

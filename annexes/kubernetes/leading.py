@@ -1,7 +1,7 @@
 """Kubernetes beside the chief's loop, where its pod is told to do more than run it."""
 
 from ...core.settings import read_environment
-from ...worker.lead.companions import Companion, LedJob
+from ...worker.lead.annex_parts import Companion, LedJob
 from .variables import ENDS_JOB, STATUS_OBJECT
 
 

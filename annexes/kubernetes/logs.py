@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.errors import RopewalkError, said_of
 from ...core.process.threads import new_thread
-from ...launch.processes.output import last_version
+from ...launch.processes.process import last_version
 from .api import KubernetesApi
 from .names import COMPONENT, CONTAINER, selector_text
 from .observing import ObjectFollower, observe

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ...cluster.roles import EVALUATOR, PS, WORKER
+from ...cluster.spec import EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..jobfile.model import JobFile

@@ -7,7 +7,7 @@ from a job file can be selected, followed and deleted alike.
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ..jobfile.pod_part import PORT
 from .api import FIELD_MANAGER
 

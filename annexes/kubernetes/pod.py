@@ -4,8 +4,8 @@ import copy
 from collections.abc import Collection
 from typing import Any
 
-from ...cluster.resolvers.template_variables import HOST_TEMPLATE
-from ...cluster.roles import CHIEF, PS, WORKER
+from ...cluster.resolvers.template import HOST_TEMPLATE
+from ...cluster.spec import CHIEF, PS, WORKER
 from ..jobfile.model import JobFile
 from ..jobfile.plan import KUBERNETES, Place, TaskPlan, plan_task, saves
 from ..jobfile.pod_part import (

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError, RopewalkError
 from .api import KubernetesApi
 from .names import CODE, COMPONENT, INSTANCE, selector_text, service, workload

@@ -7,10 +7,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...cluster.resolvers.natural_order import natural
-from ...cluster.resolvers.resolver import ClusterResolver
-from ...cluster.roles import EVALUATOR, TASK_TYPES, canonical_type
-from ...cluster.spec import ClusterSpec
+from ...cluster.resolvers.resolver import ClusterResolver, natural
+from ...cluster.spec import EVALUATOR, TASK_TYPES, ClusterSpec, canonical_type
 from ...core.clock import Clock, SystemClock
 from ...core.errors import AccessError, ConfigurationError, JoinTimeoutError, PeerLostError
 from ...core.outside_text import parse_number

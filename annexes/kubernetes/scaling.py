@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.resolvers.template import parse_replicas
-from ...cluster.resolvers.template_variables import PS_SHARES, REPLICAS
-from ...cluster.roles import PS, WORKER
+from ...cluster.resolvers.template import PS_SHARES, REPLICAS, parse_replicas
+from ...cluster.spec import PS, WORKER
 from ...core.errors import AccessError, ConfigurationError, PeerLostError
 from ...core.exit_codes import ExitCode
 from ..jobfile.model import JobFile

@@ -11,7 +11,7 @@ result to that ConfigMap. ``deploy/k8s/components`` has the same for kustomize:
 from collections.abc import Iterable
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ..jobfile.model import JobFile
 from .job_end import FAILURES, INCOMPLETE

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...cluster.job.job import Job
-from ...core.states import State
+from ...core.task import State
 
 ENDED = "ended"
 """Name of a text in the record that a container writes when its job is over for good: the exit
@@ -25,7 +25,7 @@ class JobSnapshot:
 
     Attributes:
         at: Time on the job's clock. Unit: seconds.
-        phase: Phase of the job, from :class:`~ropewalk.core.states.Phase`.
+        phase: Phase of the job, from :class:`~ropewalk.core.task.Phase`.
         reason: Why it has that phase; empty: nothing to say.
         step: Global step.
         goal_steps: The goal; 0: the program has none.

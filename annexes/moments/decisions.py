@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ...cluster.job.job import Job
-from ...cluster.roles import CHIEF, WORKER
-from ...core.states import State
-from ...core.task import Incarnation
+from ...cluster.spec import CHIEF, WORKER
+from ...core.task import Incarnation, State
 
 
 class CutPhase(StrEnum):

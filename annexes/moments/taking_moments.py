@@ -17,11 +17,10 @@ from ...client.ps.control import CutOrder, PsControl
 from ...core.checkpoint.manifest import CutRecord
 from ...core.errors import CutVoidError, MovedError, PermissionDeniedError, RopewalkError
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import Incarnation
+from ...core.task import Incarnation, Phase
 from ...core.wire.cut_marks import Marks
 from ...server.chief.servicer import LockedJob
-from ...worker.lead.leadership import Led
+from ...worker.lead.annex_parts import Led
 from . import decisions
 from .chief_part import JobCuts
 from .decisions import CutPhase, JobCut

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...cluster.replication.configuration import Configuration
-from ...cluster.replication.reports import ShareState
+from ...cluster.replication.configuration import Configuration, ShareState
 from ...core.task import TaskId
 
 _LEAST_GAIN = 0.2  # of the busier ps

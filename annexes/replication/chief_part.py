@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ...cluster.replication.moves import Move
+from ...cluster.replication.configuration import Move
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_text

@@ -15,7 +15,12 @@ from ...cluster.replication.configuration import (
     GiveUpShare,
     HandOver,
     Lead,
+    Move,
+    MovePhase,
+    PsReport,
     Reconfiguration,
+    ReplicaRole,
+    ShareState,
     anew,
     copied,
     first,
@@ -24,9 +29,6 @@ from ...cluster.replication.configuration import (
     with_follower,
     without,
 )
-from ...cluster.replication.moves import Move, MovePhase
-from ...cluster.replication.replica import ReplicaRole
-from ...cluster.replication.reports import PsReport, ShareState
 from ...core.errors import NotFoundError, RefusedError
 from ...core.task import TaskId
 from .balancing import move_to_newcomer

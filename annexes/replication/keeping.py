@@ -1,7 +1,8 @@
 """Making what keeps the shares of a job led and followed, from the chief's settings."""
 
 from ...core.errors import ConfigurationError
-from ...worker.lead.leadership import LedServers, ShareLeadership
+from ...worker.lead.annex_parts import LedServers, ShareLeadership
+from .settings import BalanceSettings
 from .share_keeper import ShareKeeper
 
 
@@ -35,6 +36,6 @@ def keep_shares(led: LedServers) -> ShareLeadership:
         led.write,
         led.record,
         spreads=settings.ps_shares > 0,
-        rebalances=settings.rebalance,
+        rebalances=BalanceSettings.of(settings).rebalance,
         lost_s=settings.lease_s + settings.reconnect_timeout_s,
     )

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ...cluster.replication.moves import Move, MovePhase
+from ...cluster.replication.configuration import Move, MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.task import TaskId
 

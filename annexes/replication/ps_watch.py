@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ...client.ps.control import PsControl
-from ...cluster.replication.reports import PsReport
+from ...cluster.replication.configuration import PsReport
 from ...core.errors import PeerLostError, RopewalkError
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId

@@ -6,21 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...cluster.replication.moves import MovePhase
-from ...cluster.roles import PS
+from ...cluster.replication.configuration import MovePhase
+from ...cluster.spec import PS
 from ...core import annexes
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.outside_text import parse_number
 from ...core.settings import CLUSTER_VARIABLE, read_environment
-from ...core.states import State
-from ...core.task import MAX_TASK_INDEX, TaskId
-from ...launch.as_driver import chief_client
-from ...launch.options.settings import caller_options, refuse_said, take_settings
-from ...launch.screen.echo import echo
+from ...core.task import MAX_TASK_INDEX, State, TaskId
+from ...launch.options import caller_options, chief_client, refuse_said, take_settings
+from ...launch.screen.plain import echo
 
 if TYPE_CHECKING:
     from ...client.chief.calls import ChiefClient, JobStatus
-    from ...cluster.replication.moves import Move
+    from ...cluster.replication.configuration import Move
 
 # -- Moves: another ps leads a share -----------------------------------------------------------
 

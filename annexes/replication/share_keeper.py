@@ -19,13 +19,14 @@ from ...cluster.replication.configuration import (
     GiveUpShare,
     HandOver,
     Lead,
+    Move,
+    PsReport,
     Reconfiguration,
+    ReplicaRole,
+    ShareLeader,
     first_leaders,
 )
-from ...cluster.replication.moves import Move
-from ...cluster.replication.replica import ReplicaRole
-from ...cluster.replication.reports import PsReport, ShareLeader
-from ...cluster.roles import PS
+from ...cluster.spec import PS
 from ...core.backoff import Backoff
 from ...core.checkpoint.job_record import JobRecord, ShareRecord
 from ...core.errors import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...core.settings import Settings
-from ...core.states import Outcome
+from ...core.task import Outcome
 from ...distribute.job_snapshots import JobSnapshots
 from ...worker.data_plane.plane import DataPlane
 from ...worker.process.program import Ending

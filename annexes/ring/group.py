@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import workers_of
+from ...cluster.spec import workers_of
 from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array, as_dtype
 from ...core.errors import PeerLostError, RopewalkError, ShapeMismatchError

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.resolvers.resolver import ClusterResolver
-from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
+from ...cluster.spec import CHIEF, PS, WORKER, ps_of, workers_of
 from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ...distribute.base.communication import CommunicationImplementation, CommunicationOptions

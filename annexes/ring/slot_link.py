@@ -19,7 +19,7 @@ import time
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import RefusedError
-from ...core.process.wait import spin_then_sleep
+from ...core.process.waiting import spin_then_sleep
 from ...core.wire.steps import HEADER_BYTES
 from ...net.connection import Connection
 from ...net.shared_memory import SharedSegment
@@ -116,7 +116,7 @@ class _End:
     def is_stopped(self) -> bool:
         """Whether a signal keeps the other end's process from running."""
         # Imported late: asked of a worker that does not answer, which is rare.
-        from ...core.process.stopped import is_stopped
+        from ...core.process.processes import is_stopped
 
         number = self._stream.fileno()
         return number >= 0 and is_stopped(peer_process(number))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ...cluster.access.principal import principal_of_task
+from ...cluster.access import principal_of_task
 from ...core.backoff import attempts
 from ...core.errors import PeerLostError, RefusedError
 from ...core.process.waiting import WaitLog

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.backoff import attempts
 from ...core.errors import RopewalkError
 from ...core.outside_text import read_json

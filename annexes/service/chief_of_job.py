@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from rich.table import Table
 
-from ...cluster.roles import CHIEF
+from ...cluster.spec import CHIEF
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import describe_exit
 from ...core.settings import Settings
-from ...launch.screen.tables import new_table
+from ...launch.screen.display import new_table
 from .calls import GatewayClient, JobView, NodeView, routes_to
 from .cluster_option import cluster_client
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...core.settings import CLUSTER_VARIABLE, Settings
-from ...launch.as_driver import driver
+from ...launch.options import driver
 
 if TYPE_CHECKING:
     from .calls import GatewayClient

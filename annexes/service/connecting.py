@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ...cluster.access.principal import DRIVER, Principal
+from ...cluster.access import DRIVER, Principal
 from ...cluster.resolvers.resolved import resolve
-from ...cluster.resolvers.simple import SimpleClusterResolver
-from ...cluster.roles import CHIEF
-from ...cluster.spec import ClusterSpec
+from ...cluster.resolvers.resolver import SimpleClusterResolver
+from ...cluster.spec import CHIEF, ClusterSpec
 from ...core.backoff import Backoff
 from ...core.errors import (
     ConfigurationError,
@@ -30,10 +29,8 @@ from ...core.errors import (
 from ...core.exit_codes import ExitCode
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings, load_settings, quiet_grpc
-from ...core.showing import Shown
-from ...core.states import Outcome
-from ...core.task import TaskId
-from ...core.terminal import terminal_line
+from ...core.task import Outcome, TaskId
+from ...core.terminal import Shown, terminal_line
 from ...distribute.program_cluster import enter_cluster, program_cluster
 from ...net.auth.credentials import with_own_job
 from ...proto.v1 import gateway_pb2

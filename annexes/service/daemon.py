@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ...core.process.threads import new_thread
@@ -17,11 +17,11 @@ from ...net.auth.credentials import job_of_credentials, with_own_job
 from ...net.host import MetricsPort
 from ...telemetry.catalogue import NODE_TASKS, Sample
 from ...telemetry.task_metrics import task_samples
-from ...worker.process.interrupts import handle_signals
-from ...worker.process.limits import check_limits
 from ...worker.process.probes import Probes
+from ...worker.process.surroundings import check_limits, handle_signals
 from .node import NodeAgent
 from .server import GatewayServer
+from .settings import ServiceSettings
 from .table import ClusterLimits, JobTable
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         AddressInUseError: The gateway's port is taken.
         RopewalkError: The gateway refuses this node.
     """
-    check_limits(tasks=settings.max_node_tasks)
+    check_limits(tasks=ServiceSettings.of(settings).max_node_tasks)
     settings = with_own_job(with_absolute_paths(settings))
     if task.task.type == EVALUATOR:
         raise ConfigurationError("a standalone cluster has no evaluator of its own")
@@ -88,11 +88,12 @@ def with_absolute_paths(settings: Settings) -> Settings:
 @contextlib.contextmanager
 def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[GatewayServer]:
     """Serve a gateway, for as long as the block runs."""
+    service = ServiceSettings.of(settings)
     table = JobTable(
         ClusterLimits(
-            jobs=settings.max_jobs,
-            workers=settings.max_job_workers,
-            tasks_per_node=settings.max_node_tasks,
+            jobs=service.max_jobs,
+            workers=service.max_job_workers,
+            tasks_per_node=service.max_node_tasks,
         ),
         model_dir=settings.model_dir,
         # The cluster's own name is not its jobs': each has an id, unless its credentials name one.

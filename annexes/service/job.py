@@ -8,14 +8,27 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from ...cluster.resolvers.tf_config import write_tf_config
-from ...cluster.roles import CHIEF, PS, WORKER
+from ...cluster.spec import CHIEF, PS, WORKER
 from ...cluster.supervision.decisions import Supervision, TaskRun
-from ...cluster.supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
-from ...cluster.supervision.exits import End, JobNeeds
-from ...cluster.supervision.policy import Cause, EndingStep, Measure, Policy, Restarts
+from ...cluster.supervision.policy import (
+    Cause,
+    End,
+    Ended,
+    EndingStep,
+    Event,
+    JobNeeds,
+    Measure,
+    Policy,
+    Restarts,
+    Signal,
+    StartAgain,
+    StopRequested,
+    Tick,
+)
 from ...core.errors import RefusedError
 from ...core.exit_codes import ExitCode
-from ...core.settings import ALL_WORKERS
+from ...core.setting_groups import Concern
+from ...core.settings import ALL_WORKERS, settings_of
 from ...core.task import TaskId
 from ...core.wire.bounds import MAX_TEXT_BYTES
 from .nodes import Order, Start, Stop
@@ -33,15 +46,7 @@ _MAX_PROGRAM_WORDS = 2
 _MAX_GRACE_S = 86_400.0
 
 # What a driver may set for its job; the rest is the cluster's: addresses, credentials, paths.
-SETTINGS = frozenset(
-    {
-        "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
-        "request_timeout_s", "orphan_timeout_s", "drain_grace_s", "leave_grace_s",
-        "nonfinite_gradients", "nonfinite_limit", "save_every_steps", "save_every_s",
-        "save_whole_every", "keep_checkpoints", "log_level", "ps_replicas", "ps_shares",
-        "rebalance",
-    }
-)  # fmt: skip
+SETTINGS = frozenset(settings_of(Concern.DRIVER))
 
 
 def new_id(name: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from ...core.terminal import terminal_line
-from ...launch.options.settings import caller_options, take_settings
-from ...launch.screen.echo import echo
+from ...launch.options import caller_options, take_settings
+from ...launch.screen.plain import echo
 from .cluster_option import cluster_client, cluster_option
 from .submit_command import follow_to_end
 
@@ -36,7 +36,7 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
                 )
             )  # fmt: skip
         return
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
     from .chief_of_job import jobs_table, nodes_table
 
     console = TerminalConsole(width=None if sys.stdout.isatty() else 160)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.errors import LimitExceededError, RefusedError
-from ...core.files.tree_removal import remove_tree
+from ...core.files.temporary import remove_tree
 from ...core.task import TaskId
 from .nodes import UNKNOWN, LoggedLine, share_of, to_go
 

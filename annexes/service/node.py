@@ -11,23 +11,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...cluster.access.principal import principal_of_task
+from ...cluster.access import principal_of_task
 from ...core.errors import AccessError, AddressInUseError, PeerLostError, RopewalkError, said_of
 from ...core.exit_codes import ExitCode
 from ...core.files.temporary import TemporaryFolder
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.versions import own_versions
 from ...core.wire import codec
-from ...launch.processes.environment import process_environment, process_settings
 from ...launch.processes.executor import Executor, Work
 from ...launch.processes.process import (
     Line,
     ParentDeathPipe,
     TaskProcess,
+    process_environment,
+    process_settings,
     read_output,
     task_environment,
 )

@@ -5,10 +5,10 @@ import secrets
 import threading
 from collections.abc import Iterator
 
-from ...cluster.access.leadership import Leadership
+from ...cluster.access import Leadership
 from ...core.errors import said_of
 from ...core.files.temporary import TemporaryFolder
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
 from ...core.task import TaskId

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.errors import PeerLostError, RefusedError
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.task import MAX_TASK_INDEX
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec

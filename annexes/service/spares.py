@@ -8,11 +8,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...core.process.stopped import is_stopped
+from ...core.process.processes import is_stopped
 from ...core.settings import child_environment
 from ...core.task import TaskId
-from ...launch.processes.environment import ONE_THREAD
-from ...launch.processes.process import ParentDeathPipe, start_python
+from ...launch.processes.process import ONE_THREAD, ParentDeathPipe, start_python
 
 log = logging.getLogger(__name__)
 

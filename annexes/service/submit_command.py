@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...cluster.roles import CHIEF
+from ...cluster.spec import CHIEF
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...launch.local.watch import Speed, StatusWatch
-from ...launch.options.program import program_arguments
-from ...launch.options.settings import caller_options, refuse_said, take_settings
-from ...launch.processes.interrupts import on_interrupts
-from ...launch.screen.echo import echo
-from ...launch.screen.plain import choose_display
+from ...launch.options import caller_options, program_arguments, refuse_said, take_settings
+from ...launch.processes.process import on_interrupts
+from ...launch.screen.plain import echo
+from ...launch.screen.standard_streams import choose_display
 from .calls import GatewayClient, JobView, routes_to
 from .cluster_option import cluster_client, cluster_option
 
@@ -298,7 +297,7 @@ def _sending(size: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on stderr, if it is a terminal, for packages that may take a while."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from ...launch.screen.terminal import TerminalConsole
+    from ...launch.screen.display import TerminalConsole
 
     columns = ("sending", BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = TerminalConsole(stderr=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cluster.roles import CHIEF, PS, WORKER
+from ...cluster.spec import CHIEF, PS, WORKER
 from ...cluster.supervision.decisions import LOST
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId

@@ -1,6 +1,7 @@
 """Checks before the tasks of a job are started."""
 
 from ...core.settings import Settings
+from .settings import TensorBoardSettings
 
 
 def check(settings: Settings) -> None:
@@ -9,7 +10,7 @@ def check(settings: Settings) -> None:
     Raises:
         MissingExtraError: It is not.
     """
-    if settings.tensorboard:
+    if TensorBoardSettings.of(settings).tensorboard:
         from .encoding import require_library
 
         require_library()

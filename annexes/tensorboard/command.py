@@ -9,7 +9,7 @@ import click
 
 from ...core.errors import ConfigurationError, MissingExtraError
 from ...core.settings import read_environment
-from ...launch.screen.echo import echo
+from ...launch.screen.plain import echo
 
 _RUNS = Path("runs")  # where `ropewalk local` makes model directories
 _EVENT_FILES = "**/*tfevents*"

@@ -1,6 +1,7 @@
 """The job's own numbers, beside the chief's loop."""
 
-from ...worker.lead.companions import Companion, LedJob
+from ...worker.lead.annex_parts import Companion, LedJob
+from .settings import TensorBoardSettings
 
 
 def companions(led: LedJob) -> list[Companion]:
@@ -13,7 +14,7 @@ def companions(led: LedJob) -> list[Companion]:
         ConfigurationError: There is no model directory, or tensorboardX is not installed.
         StorageError: The model directory cannot be written.
     """
-    if not led.settings.tensorboard:
+    if not TensorBoardSettings.of(led.settings).tensorboard:
         return []
     from .job_summaries import open_job_summaries
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...cluster.resolvers.launchers import environment_resolver
 from ...cluster.resolvers.resolved import resolve
-from ...cluster.roles import EVALUATOR
+from ...cluster.spec import EVALUATOR
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.public_face import public_getattr

@@ -22,7 +22,7 @@ from typing import IO, Protocol
 
 from ...core.checkpoint.folder import Folder, LocalFolder, open_folder
 from ...core.errors import ConfigurationError, RopewalkError, StorageError
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.process.threads import new_thread, nobody_waits
 from .encoding import event_of, record_of, scalars, version_event
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.showing import counted
+from ...core.terminal import counted
 from ...training.extras import require
 from ..embedding.features.inputs import Ragged
 from .tensors import to_array

@@ -5,13 +5,11 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...cluster.access.principal import Principal
-from ...cluster.replication.moves import Move, MovePhase
-from ...cluster.replication.reports import ShareLeader
+from ...cluster.access import Principal
+from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
 from ...core.report import CutCounts, PsCounters, TaskEnd, TaskReport
 from ...core.settings import Settings
-from ...core.states import Phase, State
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, State, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire

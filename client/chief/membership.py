@@ -20,13 +20,12 @@ from ...core.errors import (
     RopewalkError,
     said_of,
 )
-from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ...core.process.log_records import REPORTED_BY_LAUNCHER
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.report import TaskEnd, TaskReport
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, TaskId
 from .calls import ChiefClient
 
 log = logging.getLogger(__name__)

@@ -6,16 +6,22 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from ...cluster.access.principal import Principal
-from ...cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ...cluster.replication.replica import ReplicaRole
-from ...cluster.replication.reports import FollowerState, PsReport, ShareState
+from ...cluster.access import Principal
+from ...cluster.replication.configuration import (
+    CopyTo,
+    FollowerState,
+    GiveUpShare,
+    HandOver,
+    Lead,
+    PsReport,
+    ReplicaRole,
+    ShareState,
+)
 from ...core.checkpoint.manifest import FileRecord, SavedPart, SavedShard, TensorRecord
 from ...core.errors import CutVoidError
 from ...core.report import PsCounters
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
 from ...core.wire.same_fields import from_message

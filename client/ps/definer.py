@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...cluster.placement.balance import Placement
-from ...cluster.placement.partitioners import PartitionFunction, parts_of
+from ...cluster.placement import PartitionFunction, Placement, parts_of
 from ...core.arrays.dtypes import Array, num_rows
 from ...core.errors import (
     ConfigurationError,

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ...cluster.replication.reports import ShareLeader
-from ...cluster.roles import PS
+from ...cluster.replication.configuration import ShareLeader
+from ...cluster.spec import PS
 from ...core.backoff import Backoff, attempts
 from ...core.errors import JoinTimeoutError, MovedError, PeerLostError, RopewalkError
 from ...core.process.threads import new_thread

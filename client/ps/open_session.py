@@ -11,8 +11,7 @@ import numpy as np
 from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.errors import PeerLostError, RefusedError, RopewalkError, SegmentError
-from ...core.process.wait import wait_for_counter
-from ...core.process.waiting import WaitLog
+from ...core.process.waiting import WaitLog, wait_for_counter
 from ...core.task import TaskId
 from ...core.wire import codec
 from ...core.wire.steps import (

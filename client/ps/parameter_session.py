@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from ...cluster.placement.balance import Placement, greedy_by_bytes
-from ...cluster.placement.partitioners import PartitionFunction
+from ...cluster.placement import PartitionFunction, Placement, greedy_by_bytes
 from ...core.arrays.dtypes import Array, DType
 from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition

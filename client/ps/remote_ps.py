@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from tenacity import AttemptManager
 
-from ...cluster.access.principal import principal_of_task
-from ...cluster.replication.reports import ShareLeader
+from ...cluster.access import principal_of_task
+from ...cluster.replication.configuration import ShareLeader
 from ...core.arrays.dtypes import Array
 from ...core.backoff import attempts
 from ...core.errors import LimitExceededError, MovedError, PeerLostError, RopewalkError

@@ -13,13 +13,19 @@ from collections.abc import Container, Iterable, Mapping
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
 from ...core.report import PsCounters, TaskEnd, TaskReport
-from ...core.showing import counted
-from ...core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
-from ...core.task import Incarnation, TaskId, is_other_job
-from ..roles import EVALUATOR, PS
+from ...core.task import (
+    LONGEST_FIRST_STEP_S,
+    Incarnation,
+    Outcome,
+    Phase,
+    State,
+    TaskId,
+    is_other_job,
+)
+from ...core.terminal import counted
+from ..spec import EVALUATOR, PS
 from .barrier import JobBarrier
-from .members import Member, Members
-from .takeover import Challenge, Process, take_place
+from .members import Challenge, Member, Members, Process, take_place
 
 _MOST_PS = 1024
 _GENERATIONS = 1 << 20  # that one start of a chief gives out, at most

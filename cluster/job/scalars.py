@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...core.report import PsCounters, TaskReport
-from ...core.states import State
-from ...core.task import TaskId
-from ..roles import EVALUATOR, PS
+from ...core.task import State, TaskId
+from ..spec import EVALUATOR, PS
 from .job import Job
 
 _MOST_TASKS = 64  # that have numbers of their own; means are of all

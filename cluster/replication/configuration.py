@@ -1,14 +1,15 @@
-"""The chief's decisions: who leads and who follows a share. Pure.
-
-A decision is a new configuration with the next epoch. It is written down before anybody hears of
-it (:class:`Reconfiguration` says what to write, then whom to tell): a chief that restarts and has
-forgotten what it told one ps would tell another the opposite.
-"""
+"""Shares and who leads them: the chief's decisions, moves, and what ps report. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from ...core.task import TaskId
+
+# -- The chief's decisions: who leads and who follows a share. Pure ----------------------------
+# A decision is a new configuration with the next epoch. It is written down before anybody hears of
+# it (:class:`Reconfiguration` says what to write, then whom to tell): a chief that restarts and
+# has forgotten what it told one ps would tell another the opposite.
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +198,144 @@ def copied(now: Configuration, wanted: int, candidates: Iterable[TaskId]) -> Rec
 
 def _change(configuration: Configuration) -> Reconfiguration:
     return Reconfiguration(configuration, orders(configuration))
+
+
+# -- A move of a share to another ps: what was asked for, and what has become of it. Pure ------
+
+
+class MovePhase(StrEnum):
+    """The progress of a move."""
+
+    COPYING = "copying"
+    HANDING_OVER = "handing over"  # the other ps has everything, and is told to lead
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens."""
+        return self in (MovePhase.DONE, MovePhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A share is to be led by another ps.
+
+    Attributes:
+        number: Number of this move, from 1 for the first one that a chief is asked for.
+        share: Number of the share.
+        source: The ps that led when the move was asked for.
+        to: The ps that is to lead.
+        phase: Progress of the move.
+        reason: Why it failed; empty otherwise.
+        copied_bytes: Bytes of values and slots that were sent to ``to``.
+        total_bytes: Bytes of the share; 0: not known yet.
+        seconds: Time that it has taken until now, or until it was over. Unit: seconds.
+    """
+
+    number: int
+    share: int
+    source: TaskId
+    to: TaskId
+    phase: MovePhase = MovePhase.COPYING
+    reason: str = ""
+    copied_bytes: int = 0
+    total_bytes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"the move of share {self.share} from {self.source.short} to {self.to.short}"
+
+
+# -- Reports of a ps to the chief about its shares. Pure ---------------------------------------
+
+
+class ReplicaRole(StrEnum):
+    """The role of a ps in a share."""
+
+    NONE = "none"
+    FOLLOWING = "following"
+    LEADING = "leading"
+    GONE = "gone"  # left out by the chief: there is nothing here any more
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """A follower that a leader sends records to.
+
+    Attributes:
+        task: The follower.
+        has_joined: Answers wait for it, and it has acknowledged everything before that.
+        is_lost: The link to it broke.
+        is_needed: Answers wait for it.
+        position: Position of the last record sent to it.
+        acknowledged: Position of the last record that it has.
+        copied_bytes: Bytes of values and slots that were copied to it, of those it joined with.
+    """
+
+    task: TaskId
+    has_joined: bool = False
+    is_lost: bool = False
+    is_needed: bool = False
+    position: int = 0
+    acknowledged: int = 0
+    copied_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """The state of a share on a ps.
+
+    Attributes:
+        share: Number of the share.
+        role: Whether the ps leads or follows it.
+        epoch: The latest that the ps has heard of.
+        is_whole: Whether it has all contents.
+        followers: Followers of a leader.
+        held_bytes: Bytes of its values and slots, at the leader.
+        pushes: Pushes that were applied since the ps began to lead.
+        received_bytes: Payload received from workers since then.
+    """
+
+    share: int
+    role: ReplicaRole
+    epoch: int
+    is_whole: bool
+    followers: tuple[FollowerState, ...] = ()
+    held_bytes: int = 0
+    pushes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLeader:
+    """The leader of a share, as the chief tells it to those that have sessions with ps.
+
+    Attributes:
+        share: Number of the share.
+        epoch: Epoch in which it is led.
+        leader: The ps that answers.
+        address: Address of the leader.
+        followers: The ps that have it, too.
+    """
+
+    share: int
+    epoch: int
+    leader: TaskId
+    address: str
+    followers: tuple[TaskId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PsReport:
+    """A report of a ps.
+
+    Attributes:
+        process: Identity of the process: one that is started again has another.
+        draining: Whether it was asked to leave.
+        shares: States of the shares that it leads or follows.
+    """
+
+    process: int
+    draining: bool = False
+    shares: tuple[ShareState, ...] = ()

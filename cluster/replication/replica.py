@@ -9,10 +9,9 @@ and losses after which an answered push is lost, applied twice, or read and then
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from ...core.task import TaskId
-from .configuration import CopyTo, GiveUpShare, HandOver, Lead
+from .configuration import CopyTo, GiveUpShare, HandOver, Lead, ReplicaRole
 
 GRANT_S = 0.5
 """Time that a follower that has heard of its leader lets it answer reads alone. Unit: seconds.
@@ -24,15 +23,6 @@ leader's machine has said that the process ended, or the leader itself has said 
 nothing more. Both count by their own clocks from an earlier moment to a later one, so they need not
 agree.
 """
-
-
-class ReplicaRole(StrEnum):
-    """The role of a ps in a share."""
-
-    NONE = "none"
-    FOLLOWING = "following"
-    LEADING = "leading"
-    GONE = "gone"  # left out by the chief: there is nothing here any more
 
 
 @dataclass(frozen=True, slots=True)

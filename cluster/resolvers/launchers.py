@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 from ...core.errors import ConfigurationError
 from ...core.outside_text import parse_number, read_json
 from ...core.settings import environment_variables
-from ..roles import TASK_TYPES
+from ..spec import TASK_TYPES
 from . import sagemaker, slurm
 from .resolver import ClusterResolver
 from .sagemaker import SageMakerClusterResolver
-from .slurm_resolver import SlurmClusterResolver
-from .template import parse_replicas
-from .template_variables import HOST_TEMPLATE, REPLICAS, VariablesClusterResolver
+from .slurm import SlurmClusterResolver
+from .template import HOST_TEMPLATE, REPLICAS, VariablesClusterResolver, parse_replicas
 from .tf_config import TF_CONFIG, TFConfigClusterResolver
 from .volcano import INDICES, VolcanoClusterResolver, hosts_variable
 

@@ -1,23 +1,19 @@
-"""Resolving this process's task: a resolver's answers, checked and made canonical.
-
-TF_CONFIG comes in five forms (DESIGN §3): the full one; TFJob's dynamic ones, in which a task sees
-little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluster for the chief of
-such a job; and none at all. All end here.
-"""
+"""The task of this process, checked and made canonical; a coordinator beside its cluster."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...core.errors import ConfigurationError, TFConfigError
-from ...core.showing import counted
 from ...core.task import TaskId
+from ...core.terminal import counted
 from ..address import parse_address
-from ..roles import (
+from ..spec import (
     CHIEF,
     EVALUATOR,
     PS,
     TASK_TYPES,
     WORKER,
+    ClusterSpec,
     canonical_spec,
     canonical_type,
     chief_of,
@@ -25,10 +21,13 @@ from ..roles import (
     training_spec,
     workers_of,
 )
-from ..spec import ClusterSpec
-from .resolver import ClusterResolver
-from .simple import SimpleClusterResolver
+from .resolver import ClusterResolver, SimpleClusterResolver
 from .tf_config import write_tf_config
+
+# -- Resolving this process's task: a resolver's answers, checked and made canonical -----------
+# TF_CONFIG comes in five forms (DESIGN §3): the full one; TFJob's dynamic ones, in which a task
+# sees little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluster for the
+# chief of such a job; and none at all. All end here.
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +291,56 @@ def _check_address(
         parse_address(address, task)
     except ConfigurationError as wrong:
         raise error(f"{source}: {wrong.message}", task=task, **wrong.fields) from None
+
+
+# -- A coordinator's program beside a cluster of servers that does not name it. Pure -----------
+# TensorFlow's cluster of workers and parameter servers has no task for the program that
+# coordinates them: its resolver says no task type. Here that program is the chief, at a port that
+# it chooses; workers learn its address from a ps.
+
+
+def servers_to_coordinate(resolver: ClusterResolver) -> ClusterSpec | None:
+    """Find the cluster that a program coordinates without being a task of it; None: it is a task.
+
+    Args:
+        resolver: Resolver that the user gave to the strategy.
+    """
+    if resolver.from_launcher or resolver.task_type is not None:
+        return None
+    spec = canonical_spec(resolver.cluster_spec())
+    names_all = CHIEF in spec.jobs or not {PS, WORKER} <= set(spec.jobs)
+    return None if names_all else spec
+
+
+def coordinator_of(spec: ClusterSpec, host: str) -> ResolvedTask:
+    """Describe the coordinator's program, as the chief of the cluster.
+
+    Args:
+        spec: The cluster from :func:`servers_to_coordinate`.
+        host: Host at which the servers reach this process.
+
+    Raises:
+        ConfigurationError: The addresses are malformed or used twice.
+    """
+    worker = resolve(SimpleClusterResolver(spec, task_type=WORKER, task_id=0), source="cluster")
+    chief, address = TaskId(CHIEF, 0), f"{host}:0"
+    whole = ClusterSpec({**worker.spec.as_dict(), CHIEF: [address]})
+    sources = {"cluster": "cluster_resolver", "task": "none given: this program coordinates"}
+    return ResolvedTask(chief, whole, chief, address, address, sources=sources)
+
+
+def served_by_coordinator(worker: ResolvedTask) -> ResolvedTask:
+    """Describe a worker that runs closures: in a cluster that names no chief, somebody else is it.
+
+    Raises:
+        ConfigurationError: The cluster has no ps either, which could say where.
+    """
+    if CHIEF in worker.spec.jobs:
+        return worker
+    if PS not in worker.spec.jobs:
+        raise ConfigurationError(
+            f"{worker.task} cannot find out who schedules its closures: the cluster names "
+            "neither a chief, nor a ps that could be asked; name the task that runs the "
+            "coordinator's program as chief"
+        )
+    return replace(worker, chief=TaskId(CHIEF, 0), chief_address="")

@@ -16,8 +16,7 @@ from ...core.errors import ConfigurationError
 from ...core.outside_text import read_json
 from ...core.settings import environment_variables
 from ..spec import ClusterSpec
-from .division import divide, jobs_or_workers, task_of_rank
-from .resolver import ClusterResolver
+from .resolver import ClusterResolver, divide, jobs_or_workers, task_of_rank
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"

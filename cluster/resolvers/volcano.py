@@ -16,10 +16,9 @@ from typing import Any
 from ...core.errors import ConfigurationError
 from ...core.outside_text import parse_number
 from ...core.settings import environment_variables
-from ...core.showing import counted
 from ...core.task import MAX_TASK_INDEX
-from ..roles import TASK_TYPES
-from ..spec import ClusterSpec
+from ...core.terminal import counted
+from ..spec import TASK_TYPES, ClusterSpec
 from .resolver import ClusterResolver
 
 INDICES = ("VC_TASK_INDEX", "VK_TASK_INDEX")

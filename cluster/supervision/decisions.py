@@ -15,21 +15,29 @@ from dataclasses import dataclass
 from ...core.backoff import Backoff
 from ...core.exit_codes import ExitCode, is_retryable, shell_status
 from ...core.task import TaskId
-from ..roles import EVALUATOR, PS, WORKER
-from .events import (
+from ..spec import EVALUATOR, PS, WORKER
+from .policy import (
+    FOLLOWED,
+    Cause,
+    End,
     Ended,
+    EndingStep,
     Event,
     Fails,
     Leaves,
     Looked,
+    Measure,
     Order,
+    Policy,
+    Restarts,
     Signal,
     StartAgain,
     StopRequested,
     Tick,
+    Verdict,
+    on_exit,
+    whom_to_blame,
 )
-from .exits import FOLLOWED, End, Verdict, on_exit, whom_to_blame
-from .policy import Cause, EndingStep, Measure, Policy, Restarts
 
 # -- Decision which task hangs, so that its launcher must kill it. Pure ------------------------
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from ..errors import ConfigurationError, RefusedError
-from ..files.tree_removal import remove_tree
+from ..files.temporary import remove_tree
 from ..files.trusted_folder import check_shared
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..states import Phase
+from ..task import Phase
 from ..wire.bounds import MAX_GENERATION, MAX_STEP
 from .folder import Folder
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from .tree_removal import remove_tree
+from .temporary import remove_tree
 
 
 @contextlib.contextmanager

@@ -1,16 +1,15 @@
-"""Temporary folders that do not stay for long: one that a killed process left is removed by the
-next process that makes one of its kind, in the background.
+"""Temporary folders, and removal of what a program left."""
 
-A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So these
-folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner comes,
-and only without one in ``/tmp``; and one that has been removed all the same is made anew.
-"""
-
+import contextlib
 import errno
 import fcntl
 import hashlib
 import logging
 import os
+import re
+import shutil
+import stat
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,11 +21,93 @@ from pathlib import Path
 from ..errors import StorageError
 from ..process.threads import new_thread, nobody_waits
 from ..settings import read_environment
-from .tree_removal import remove_tree
-from .trusted_folder import UnsafeFolderError, check_way
-from .user_folders import cache_folder
+from .trusted_folder import UnsafeFolderError, cache_folder, check_way
 
 log = logging.getLogger(__name__)
+
+# -- Temporary folders that do not stay for long: one that a killed process left is removed by the
+# next process that makes one of its kind, in the background.
+#
+# A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So
+# these folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner
+# comes, and only without one in ``/tmp``; and one that has been removed all the same is made anew.
+
+
+# -- Removing a folder with all that is in it, with whatever rights a program has given it -----
+# ``shutil.rmtree`` does the work: it follows no links. Added are rights to folders of this user
+# that may not be read or changed, what is nested too deep for Python (``rm`` removes it), and that
+# what is mounted below is left alone.
+
+_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(path: str | Path, *, dir_fd: int | None = None) -> None:
+    """Remove a folder with all that is in it.
+
+    Args:
+        path: Path of the folder.
+        dir_fd: Folder in which a relative path begins; None: the current folder.
+
+    Raises:
+        OSError: Something cannot be removed, or the path is missing or not a folder. The rest has
+            been removed nevertheless.
+    """
+    handle = os.open(path, _HANDLE, dir_fd=dir_fd)
+    try:
+        whole = os.readlink(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+    _check_mounts(whole)
+    try:
+        _remove_most(path, dir_fd)
+        _allow_all(path, dir_fd)
+        _remove_most(path, dir_fd)
+        shutil.rmtree(path, dir_fd=dir_fd)  # says what is in the way
+    except FileNotFoundError:  # nothing is left, or another process removes it
+        return
+    except RecursionError as error:
+        what = "its folders are nested too deep for Python; remove it by rm -rf"
+        raise OSError(errno.ELOOP, what, str(path)) from error
+
+
+def _remove_most(path: str | Path, dir_fd: int | None) -> None:
+    """Remove what can be removed."""
+    try:
+        shutil.rmtree(path, ignore_errors=True, dir_fd=dir_fd)
+    except RecursionError:
+        start = "" if dir_fd is None else f"/proc/self/fd/{dir_fd}/"
+        command = ["rm", "-rf", "--one-file-system", "--", f"{start}{path}"]
+        files = () if dir_fd is None else (dir_fd,)
+        with contextlib.suppress(FileNotFoundError):  # an image without rm
+            subprocess.run(command, stderr=subprocess.DEVNULL, pass_fds=files, check=False)
+
+
+def _check_mounts(folder: str) -> None:
+    """Leave alone what is mounted there: its files are elsewhere, and somebody else's."""
+    with contextlib.suppress(FileNotFoundError):
+        for mount in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+            point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), mount.split()[4])
+            if point == folder or point.startswith(f"{folder}/"):
+                raise OSError(errno.EBUSY, "something is mounted there", point)
+
+
+def _allow_all(path: str | Path, dir_fd: int | None) -> None:
+    """Give this user all rights to the folders of a tree, as far as they are this user's."""
+    _allow(path, dir_fd)
+    for _, folders, _, folder in os.fwalk(path, dir_fd=dir_fd):
+        for name in folders:
+            with contextlib.suppress(OSError):  # a link, or another user's
+                _allow(name, folder)
+
+
+def _allow(path: str | Path, dir_fd: int | None) -> None:
+    handle = os.open(path, _HANDLE, dir_fd=dir_fd)
+    try:
+        with contextlib.suppress(PermissionError):
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
+    finally:
+        os.close(handle)
+
 
 # -- Folders that are removed in the background ------------------------------------------------
 # What a program leaves behind may be large or not removable at all, and whoever has run it has

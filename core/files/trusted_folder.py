@@ -1,16 +1,4 @@
-"""Whether another user could have planted a folder, or could put another in its place.
-
-A folder on this machine is trusted if it and those above it belong to us or to root, and nobody
-else may write to them, nor a group that has others in it; in a sticky folder such as ``/tmp``
-nobody can replace what is another's. What is mounted (a volume of Kubernetes or Docker, a network
-share) was set up by whoever administers the machine, often with mode 0777 or an owner of its own: a
-mount point is trusted as it is, and within it its owner as well.
-
-For folders of which code is loaded that holds in a pod of Kubernetes alone. There the kubelet has
-mounted a volume for the containers of this pod, the folder that all pods' volumes lie in is closed
-to the node's users, and an emptyDir has mode 0777 without the sticky bit. On any other machine a
-mounted folder that all may write to is one that other users do write to.
-"""
+"""Folders of this user: which there are, and whether another could have planted one."""
 
 import grp
 import os
@@ -20,6 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..settings import read_environment
+
+# -- Whether another user could have planted a folder, or could put another in its place -------
+# A folder on this machine is trusted if it and those above it belong to us or to root, and nobody
+# else may write to them, nor a group that has others in it; in a sticky folder such as ``/tmp``
+# nobody can replace what is another's. What is mounted (a volume of Kubernetes or Docker, a
+# network share) was set up by whoever administers the machine, often with mode 0777 or an owner of
+# its own: a mount point is trusted as it is, and within it its owner as well.
+#
+# For folders of which code is loaded that holds in a pod of Kubernetes alone. There the kubelet
+# has mounted a volume for the containers of this pod, the folder that all pods' volumes lie in is
+# closed to the node's users, and an emptyDir has mode 0777 without the sticky bit. On any other
+# machine a mounted folder that all may write to is one that other users do write to.
+
 
 _IN_POD = "KUBERNETES_SERVICE_HOST"  # which the kubelet sets for every container
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -155,3 +156,24 @@ def _links_on_the_way(path: Path) -> Iterator[Path]:
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part
+
+
+# -- The folders of a user that the XDG Base Directory Specification names, for caches and for state
+# Neither is cleaned by the system, unlike ``/tmp``. A user may have none: containers often run
+# with a user id that has no home.
+#
+# Source: https://specifications.freedesktop.org/basedir-spec/latest/
+
+
+def cache_folder() -> Path | None:
+    """Find ``ropewalk`` in the user's cache folder, which may not be there yet; None: no home."""
+    return _folder("XDG_CACHE_HOME", ".cache")
+
+
+def _folder(variable: str, below_home: str) -> Path | None:
+    if chosen := read_environment(variable):
+        return Path(chosen) / "ropewalk"
+    try:
+        return Path.home() / below_home / "ropewalk"
+    except RuntimeError:  # no HOME, and the system does not know the user
+        return None

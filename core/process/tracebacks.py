@@ -1,32 +1,29 @@
-"""Tracebacks as the author of a program wants them: the program's frames, and ours folded.
-
-::
-
-    Traceback (most recent call last):
-      File "train.py", line 21, in <module>
-        loss = strategy.run(step, args=(batch,))
-      … 6 calls inside ropewalk
-      File "train.py", line 14, in step
-        error = features @ w.read_value() - targets
-    ValueError: matmul: …
-
-Between ``model.fit`` of a program and its own layers or callbacks lie frames of Keras, which Keras
-itself leaves out unless it is told not to (``keras.config.disable_traceback_filtering``): they are
-shown, though a frame of Ropewalk called them.
-"""
+"""Tracebacks for the author of a program, and errors that frameworks replace by their own."""
 
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 
 from ..errors import RopewalkError
-from ..showing import counted
-from ..terminal import terminal_text
+from ..terminal import counted, terminal_text
+
+# -- Tracebacks as the author of a program wants them: the program's frames, and ours folded ---
+# ::
+#
+# Traceback (most recent call last): File "train.py", line 21, in <module> loss =
+# strategy.run(step, args=(batch,)) … 6 calls inside ropewalk File "train.py", line 14, in step
+# error = features @ w.read_value() - targets ValueError: matmul: …
+#
+# Between ``model.fit`` of a program and its own layers or callbacks lie frames of Keras, which
+# Keras itself leaves out unless it is told not to (``keras.config.disable_traceback_filtering``):
+# they are shown, though a frame of Ropewalk called them.
+
 
 _OURS = str(Path(__file__).parents[2]) + "/"  # the package; its rooms are folders or links here
 _LIBRARIES = tuple(  # Python's own, and what is installed
@@ -154,3 +151,49 @@ def _chained(shown: traceback.TracebackException) -> Iterator[traceback.Tracebac
         yield part
         parts = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or [])]
         waiting += [other for other in parts if other is not None]
+
+
+# -- Errors of ours in whose place a framework raises its own ----------------------------------
+# A graph of TensorFlow and a function that JAX compiles call Python back, and an error in there
+# reaches the program as the framework's (``JaxRuntimeError``, ``InvalidArgumentError``), with the
+# text of ours in its message. Whether the job was stopped or the model has diverged must not be
+# lost by that: the process ends with the exit code of the first error. So callbacks note what they
+# raise.
+
+_noted: list[RopewalkError] = []  # at most one: the last
+
+
+@contextmanager
+def noting_errors() -> Iterator[None]:
+    """Note an error of ours that leaves a callback."""
+    try:
+        yield
+    except RopewalkError as error:
+        _noted[:] = [error]
+        raise
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise the error that a callback has raised, around a call of a framework."""
+    try:
+        yield
+    except Exception as error:
+        first = first_error(error)
+        if first is error:
+            raise
+        raise first from error
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Find the error of ours that a framework has replaced by ``error``; else return that itself.
+
+    It has the traceback of ``error``, which says where in the program it came out.
+    """
+    if isinstance(error, RopewalkError) or not isinstance(error, Exception):
+        return error
+    text = str(error)
+    for noted in _noted:
+        if noted.message and noted.message in text:
+            return noted.with_traceback(error.__traceback__)
+    return error

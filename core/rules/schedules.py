@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..argument_errors import argument_error, check_types
-from ..showing import counted
+from ..arguments import argument_error, check_types
+from ..terminal import counted
 
 
 class LearningRateSchedule(ABC):

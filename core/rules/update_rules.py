@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..argument_errors import argument_error, check_types
+from ..arguments import argument_error, check_types
 from .counterparts import Counterparts
 from .kernels import UpdateFunction
 from .schedules import Schedule

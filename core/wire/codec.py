@@ -19,8 +19,7 @@ from ..rules.initializers import Initializer
 from ..rules.known_rules import rule_from_dict
 from ..rules.tables import TableOptions
 from ..rules.update_rules import UpdateRule
-from ..states import Outcome, Phase, State
-from ..task import MAX_TASK_INDEX, Incarnation, TaskId
+from ..task import MAX_TASK_INDEX, Incarnation, Outcome, Phase, State, TaskId
 from ..versions import Versions
 from . import bounds, error_table, tables
 from .bounds import check_count, check_number, check_text

@@ -10,7 +10,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from ...core.argument_errors import ArgumentTypeError
+from ...core.arguments import ArgumentTypeError
 from ...core.arrays.any_framework import as_array, is_on_gpu, to_host
 from ...core.process.accelerators import count_gpus, load_cupy
 

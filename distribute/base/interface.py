@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from ...core.argument_errors import ArgumentTypeError
+from ...core.arguments import ArgumentTypeError
 from ...core.arrays.indexed_slices import IndexedSlices
 from .communication import CommunicationOptions
 from .creations import Creations

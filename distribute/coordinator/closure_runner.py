@@ -19,8 +19,7 @@ from ..strategies.parameter_server import ParameterServerStrategy
 from ..variables.parameter_server import PsVariable
 from ..variables.ps_table import PsTable
 from ..variables.spec import VariableSpec
-from .failures import describe
-from .shipping import unpickle
+from .shipping import describe, unpickle
 
 
 class _Failed:

@@ -6,15 +6,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...core.argument_errors import ArgumentTypeError
+from ...core.arguments import ArgumentTypeError
 from ...core.errors import ConfigurationError
-from ...core.showing import Shown
+from ...core.terminal import Shown
 from ..base.interface import Arguments, Keywords, require_call_arguments
 from ..data.dataset import Dataset
 from ..strategies.parameter_server import ParameterServerStrategy
 from .dispatcher import Dispatcher
-from .per_worker import DatasetFunction, PerWorkerDataset, PerWorkerValue
-from .remote_value import RemoteValue, fetch
+from .remote_value import DatasetFunction, PerWorkerDataset, PerWorkerValue, RemoteValue, fetch
 
 _made: "weakref.WeakKeyDictionary[Any, ClusterCoordinator]" = weakref.WeakKeyDictionary()
 _making = threading.Lock()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...client.closure_link import ClosureLink, Frame, Knowledge, MakeFrames, WorkerLink
+from ...cluster.job.barrier import WorkerReplicas
 from ...cluster.job.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
-from ...cluster.job.worker_replicas import WorkerReplicas
-from ...cluster.roles import WORKER
+from ...cluster.spec import WORKER
 from ...core.errors import (
     CancelledError,
     ClosureError,
@@ -32,11 +32,10 @@ from ...proto.v1 import session_pb2
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import closure_samples
 from ..strategies.parameter_server import ParameterServerStrategy
-from .failures import rebuild
 from .local_worker import LocalWorker
 from .remote_value import RemoteValue
 from .sent_once import OptimizerState, SentOnce
-from .shipping import Pickled, pickle_for_workers
+from .shipping import Pickled, pickle_for_workers, rebuild
 
 _LOOK_S = 0.2  # how often a wait looks whether the job is over
 _TICK_S = 0.05  # how often deadlines are looked at, if there are any
@@ -68,7 +67,7 @@ class Dispatcher:
     Args:
         strategy: The coordinator's.
         redispatch_after_s: See :class:`~ropewalk.cluster.job.closure_queue.ClosureQueue`.
-        replicas_read: See :class:`~ropewalk.cluster.job.worker_replicas.WorkerReplicas`.
+        replicas_read: See :class:`~ropewalk.cluster.job.barrier.WorkerReplicas`.
 
     Attributes:
         told: Functions and resources.

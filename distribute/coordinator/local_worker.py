@@ -5,7 +5,7 @@ import queue
 from collections.abc import Callable
 
 from ...client.closure_link import Frame, Knowledge, LinkEvents, MakeFrames
-from ...cluster.roles import WORKER
+from ...cluster.spec import WORKER
 from ...core.errors import said_of
 from ...core.process.threads import new_thread
 from ...core.task import TaskId

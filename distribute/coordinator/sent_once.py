@@ -19,7 +19,7 @@ from ...client.closure_link import Frame, Knowledge
 from ...proto.v1 import session_pb2
 from ..optimizer import Optimizer
 from ..strategies.parameter_server import ParameterServerStrategy
-from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValue
+from .remote_value import PerWorkerDataset, PerWorkerIterator, PerWorkerValue
 from .shipping import Pickled, pickle_for_workers, state_of
 
 _Value = TypeVar("_Value", bound=PerWorkerValue)

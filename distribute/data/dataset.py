@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import optree
 
+from ...core.arguments import whole_number
 from ...core.arrays.any_framework import as_array
 from ...core.arrays.dtypes import DType
-from ...core.showing import Shown
-from ...core.whole_numbers import whole_number
+from ...core.terminal import Shown
 from ..base.values import flatten, leaves, map_structure, up_to
 from ..base.worker_index import current_worker
 from .iterator import DatasetIterator

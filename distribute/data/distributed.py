@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...core.showing import Shown
+from ...core.terminal import Shown
 from ..base.contexts import default_strategy, get_replica_context, in_cross_replica_context
 from ..base.devices import is_gpu, place
 from ..base.values import PerReplica, map_structure, regroup

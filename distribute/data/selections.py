@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.whole_numbers import whole_number
+from ...core.arguments import whole_number
 from .node import DatasetNode, Derived, Opener
 from .options import INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY
 from .passes import Pass

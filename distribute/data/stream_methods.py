@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from ...core.arguments import whole_number
 from ...core.public_face import Instead
-from ...core.showing import counted
-from ...core.whole_numbers import whole_number
+from ...core.terminal import counted
 from ..base.values import flatten
 from .node import DatasetNode
 from .options import INFINITE_CARDINALITY

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.any_framework import as_array
-from ...core.showing import counted
+from ...core.terminal import counted
 from ..base.values import flatten
 from .node import DatasetNode, Derived
 from .options import UNKNOWN_CARDINALITY

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.whole_numbers import whole_number
+from ...core.arguments import whole_number
 from ..base.values import flatten, map_structure
 from .node import DatasetNode, Derived
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Any
 
-from ...cluster.placement.balance import Placement
-from ...cluster.placement.partitioners import PartitionFunction, parts_of
+from ...cluster.placement import PartitionFunction, Placement, parts_of
 from ...core.rules.definitions import VariableDefinition
-from ...core.showing import counted
+from ...core.terminal import counted
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsVariable
 from ..variables.ps_table import PsTable

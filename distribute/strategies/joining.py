@@ -7,7 +7,7 @@ from ...cluster.address import parse_address
 from ...cluster.resolvers.launchers import environment_resolver
 from ...cluster.resolvers.resolved import ResolvedTask, resolve
 from ...cluster.resolvers.resolver import ClusterResolver
-from ...cluster.roles import canonical_spec, canonical_type
+from ...cluster.spec import canonical_spec, canonical_type
 from ...core.settings import load_settings
 from ...core.task import TaskId
 from ..program_cluster import join_cluster, program_cluster

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from ...client.ps.step import Write
-from ...cluster.roles import WORKER
+from ...cluster.spec import WORKER
 from ...core.arrays.dtypes import is_float
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.rules.definitions import VariableDefinition

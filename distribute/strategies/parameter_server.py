@@ -12,11 +12,9 @@ from typing import Any
 
 from ...client.ps.snapshot import PsSnapshot
 from ...client.ps.step import Step, Write
-from ...cluster.placement.balance import Placement, greedy_by_bytes
-from ...cluster.placement.partitioners import PartitionFunction
+from ...cluster.placement import PartitionFunction, Placement, greedy_by_bytes
 from ...cluster.resolvers.resolver import ClusterResolver
-from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
-from ...cluster.spec import counted
+from ...cluster.spec import CHIEF, EVALUATOR, WORKER, counted, ps_of, workers_of
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...core.process.frames import thread_frames
-from ...core.process.threads import new_thread, nobody_waits
+from ...core.process.threads import new_thread, nobody_waits, thread_frames
 from ..base.contexts import Frame, Merging, code_of, entered
 from ..base.interface import StrategyInterface
 from ..base.values import is_variable, regroup, select_replica

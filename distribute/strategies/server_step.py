@@ -16,7 +16,7 @@ from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.step import Step, Write, unpacked
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.process import optimizer_steps
+from ...core.process.frameworks import note_shared_step
 from ...core.wire.steps import Operation
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
@@ -285,7 +285,7 @@ class ServerStep:
         progress.steps += increment
         progress.pushes += 1
         progress.staleness.append(0)
-        optimizer_steps.note_shared()
+        note_shared_step()
 
     def add_writes(self, writes: Sequence[Write]) -> None:
         """Put writes into the step's push, beside its gradients; outside of steps at once.
@@ -359,7 +359,7 @@ class ServerStep:
                 )
             )
         progress.pushes += 1
-        optimizer_steps.note_shared()
+        note_shared_step()
         # A step that follows a write begins with it.
         if self._prefetch and not self._active and not others:
             self._wait_for(pending)

@@ -7,7 +7,7 @@ from threading import RLock
 
 from ...client.ps.row_lookups import PushWatcher
 from ...client.ps.step import Write
-from ...cluster.roles import EVALUATOR
+from ...cluster.spec import EVALUATOR
 from ...core.arrays.dtypes import Array, DType
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import RopewalkError

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, NoReturn, Self
 
-from ...core.process import on_import
+from ...core.process.frameworks import watch_imports
 from ...core.process.tracebacks import fold_uncaught
-from ...core.showing import Shown
+from ...core.terminal import Shown
 from ..base.contexts import (
     Frame,
     default_strategy,
@@ -59,7 +59,7 @@ class Scope:
     def __enter__(self) -> "Strategy":
         strategy = self._strategy
         if strategy._is_chosen:
-            on_import.watch()  # what was being imported when the strategy was made
+            watch_imports()  # what was being imported when the strategy was made
         current = top_frame()
         if current is not None and current.strategy is default_strategy():
             current = None  # inside its `run`: there is no other strategy
@@ -97,7 +97,7 @@ class Strategy(Shown):
         self._at_scope_ends: dict[str, Callable[[], None]] = {}
         fold_uncaught()
         if self._is_chosen:
-            on_import.watch()  # a framework's models are to follow its scope
+            watch_imports()  # a framework's models are to follow its scope
 
     def _shown(self) -> dict[str, Any]:
         return self._extended.shown()

@@ -30,9 +30,9 @@ from ...core.errors import (
     RopewalkError,
     StorageError,
 )
-from ...core.process import optimizer_steps
-from ...core.showing import counted
+from ...core.process.frameworks import note_shared_step
 from ...core.task import TaskId
+from ...core.terminal import counted
 from ..base.reductions import VariableAggregation
 from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot
 from ..runtime import TaskProgress
@@ -237,7 +237,7 @@ class SynchronousSteps:
             self.global_step += 1
             if self._progress is not None:
                 self._progress.steps += 1
-            optimizer_steps.note_shared()
+            note_shared_step()
             self._show()
             if self.global_step >= self._next_look:
                 self._look()

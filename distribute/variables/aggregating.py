@@ -8,7 +8,7 @@ same rule.)
 from typing import Any
 
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.showing import counted
+from ...core.terminal import counted
 from ..base.contexts import require_own, update_component
 from ..base.devices import current_device, is_gpu, place
 from ..base.interface import StrategyInterface

@@ -16,7 +16,7 @@ from ...core.arrays.dtypes import Array, is_float
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import DefinitionMismatchError, ShapeMismatchError
 from ...core.rules.update_rules import UpdateRule
-from ...core.showing import one_line
+from ...core.terminal import one_line
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, in_task, is_gpu, place
 from ..base.interface import StrategyInterface

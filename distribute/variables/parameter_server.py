@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...cluster.roles import PS
+from ...cluster.spec import PS
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices

@@ -8,7 +8,7 @@ import numpy as np
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.showing import counted
+from ...core.terminal import counted
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from .conversions import row_numbers
 from .scatter import Scatter

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...core.argument_errors import ArgumentTypeError
+from ...core.arguments import ArgumentTypeError
 from ...core.arrays.any_framework import to_host
 from ...core.arrays.dtypes import Array, DType, as_dtype, is_float
 from ...core.rules.definitions import VariableDefinition, cut

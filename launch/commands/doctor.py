@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ...cluster.access.principal import DRIVER
+from ...cluster.access import DRIVER
 from ...cluster.address import parse_address
 from ...core.errors import (
     AccessError,
@@ -30,7 +30,7 @@ from ...net.dial import Dialer
 from ...net.endpoint import WHO
 from ...net.sockets import connect_tcp, split_address
 from ...proto.v1 import session_pb2
-from ..options.settings import caller_options, take_settings
+from ..options import caller_options, take_settings
 
 # -- Obstacles between this machine and a task: one step after another, up to the first that fails
 # Each step needs the one before it. The last ones use the task's own greeting, so what they find
@@ -204,7 +204,7 @@ def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
 def _show(steps: "list[DoctorStep]") -> None:
     from rich.table import Table
 
-    from ..screen.terminal import TerminalConsole
+    from ..screen.display import TerminalConsole
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)

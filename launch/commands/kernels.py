@@ -3,8 +3,8 @@
 import click
 
 from ...core.errors import ConfigurationError
-from ...core.showing import counted
-from ..screen.echo import echo
+from ...core.terminal import counted
+from ..screen.plain import echo
 
 
 @click.command("warm-kernels")

@@ -9,28 +9,24 @@ import click
 
 from ...core import annexes
 from ...core.errors import ConfigurationError
-from ...core.settings import Settings
+from ...core.setting_groups import Concern
+from ...core.settings import DECIDED, Settings, settings_of
 from ...worker.process.program import Program, find_program
-from ..options.program import SCRIPT_LAST, program_arguments
-from ..options.settings import (
-    OF_STANDALONE,
+from ..options import (
+    SCRIPT_LAST,
     is_said,
+    program_arguments,
     refuse_said,
     settings_options,
     take_settings,
 )
-from ..processes.environment import DECIDED
-from ..screen.echo import echo
+from ..screen.plain import echo
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OF_ONE_JOB = (
     "chief", "evaluator", "coordinator", "restarts", "dry_run", "plain", "gpus_per_worker",
 )  # fmt: skip
-_OF_GATEWAY = {
-    "log_format",
-    "health_port",
-}  # of a standalone cluster, whose gateway is this process
 _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
 
 
@@ -117,7 +113,7 @@ def _count_option(name: str, default: int, about: str) -> Callable[[_Command], _
         "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
         "wait_for_workers": "-1",
     },
-    hidden=["host", "insecure", *DECIDED],  # the launcher decides
+    hidden=[*settings_of(Concern.PLACE), *DECIDED],  # the launcher decides
     without=["standalone"],
 )
 def local_command(
@@ -144,7 +140,7 @@ def local_command(
     """
     if standalone:
         refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
-        _refuse_decided(DECIDED.keys() - _OF_GATEWAY)
+        _refuse_decided(name for name, each in DECIDED.items() if not each.gateway_has_it)
         if script is not None or job_file is not None:
             raise ConfigurationError(
                 f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
@@ -157,7 +153,9 @@ def local_command(
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
     refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
-    refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
+    refuse_said(
+        settings_of(Concern.STANDALONE), "it belongs to a standalone cluster, and to --standalone"
+    )
     _refuse_decided(DECIDED)
     from ..local.cluster import LocalRoles
     from ..local.gpus import machines_gpus, workers_for_gpus
@@ -185,7 +183,7 @@ def local_command(
             f"and {ps} ps"
         )
     from ..local.run import LocalJob
-    from ..screen.plain import choose_display
+    from ..screen.standard_streams import choose_display
 
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
@@ -204,8 +202,7 @@ def local_command(
 
 
 def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
-    from ...worker.process.interrupts import handle_signals
-    from ...worker.process.logs import set_up_logging
+    from ...worker.process.surroundings import handle_signals, set_up_logging
 
     set_up_logging(settings)
     service = annexes.the("standing_cluster", "service", "`ropewalk local --standalone`")

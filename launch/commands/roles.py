@@ -6,26 +6,26 @@ from typing import Any
 import click
 
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core import annexes
 from ...core.errors import ConfigurationError
-from ...core.process.loading import quick_loading
-from ...worker.process.error_report import has_parent, take_error_report
-from ...worker.process.logs import set_up_logging
-from ...worker.process.program import find_program
-from ..options.program import SCRIPT_LAST, program_arguments
-from ..options.settings import (
-    OF_STANDALONE,
-    OF_THE_GATEWAY,
+from ...core.process.frameworks import quick_loading
+from ...core.setting_groups import Concern, RestartSettings
+from ...core.settings import settings_of
+from ...worker.process.program import find_program, has_parent, take_error_report
+from ...worker.process.surroundings import set_up_logging
+from ..options import (
+    SCRIPT_LAST,
     TaskFlags,
     explain,
+    program_arguments,
     refuse_said,
     resolve_task,
     settings_options,
     take_settings,
     task_options,
 )
-from ..screen.echo import echo
+from ..screen.plain import echo
 
 # -- The commands that make this process a task of any role: ``run``, and ``lead`` -------------
 
@@ -94,7 +94,7 @@ def run_as_task(
     if print_tf_config:
         from rich.table import Table
 
-        from ..screen.terminal import TerminalConsole
+        from ..screen.display import TerminalConsole
 
         echo(task.tf_config())
         table = Table(show_header=True, header_style="bold")
@@ -104,9 +104,9 @@ def run_as_task(
             table.add_row(*row)
         TerminalConsole(stderr=True).print(table)
         return
-    is_daemon = settings.standalone or (script is None and role == CHIEF)
+    is_daemon = settings.asks_for("standalone") or (script is None and role == CHIEF)
     _refuse_useless(task, is_daemon=is_daemon)
-    if settings.supervise and not has_parent():
+    if settings.asks_for("supervise") and not has_parent():
         container = annexes.the("container", "kubernetes", "the setting supervise")
         sys.exit(container.run_supervised(task, sys.argv[1:], settings))
     if is_daemon:
@@ -135,13 +135,18 @@ def _refuse_useless(task: ResolvedTask, *, is_daemon: bool) -> None:
     """
     if is_daemon:
         refuse_said(
-            ["chief_returns", "stay_without_chief"],
+            RestartSettings.fields(),
             "a standalone cluster knows which lost tasks of a job are started again",
         )
         if task.task.type != CHIEF:
-            refuse_said(["model_dir", *OF_THE_GATEWAY], "the chief of a standalone cluster has it")
+            refuse_said(
+                ["model_dir", *settings_of(Concern.GATEWAY)],
+                "the chief of a standalone cluster has it",
+            )
         return
-    refuse_said(OF_STANDALONE, "it belongs to a standalone cluster, and to --standalone")
+    refuse_said(
+        settings_of(Concern.STANDALONE), "it belongs to a standalone cluster, and to --standalone"
+    )
     if not task.spec and task.task.type != PS:
         refuse_said(["host"], "without a cluster this process is alone, and serves loopback")
 
@@ -153,13 +158,7 @@ _TEXTS = {
     "worker": "Run SCRIPT as a worker; without one, run what the coordinator schedules.",
     "evaluator": "Run SCRIPT as the evaluator: evaluate each new checkpoint.",
 }
-_NOT_OF_PS = dict.fromkeys(
-    (
-        "join_timeout_s", "wait_for_workers", "nonfinite_gradients", "nonfinite_limit",
-        "save_every_steps", "save_every_s", "save_whole_every", "keep_checkpoints", "tensorboard",
-    ),
-    "a ps runs no program, waits for no task, and is told when to write",
-)  # fmt: skip
+_NOT_OF_PS = "a ps runs no program, waits for no task, and is told when to write"
 
 
 def _role_command(role: str) -> click.Command:
@@ -175,7 +174,7 @@ def _role_command(role: str) -> click.Command:
         )
 
     command.__doc__ = _TEXTS[role]
-    useless = _NOT_OF_PS if role == PS else None
+    useless = dict.fromkeys(settings_of(Concern.PROGRAM), _NOT_OF_PS) if role == PS else None
     decorated: Any = settings_options(useless=useless)(task_options(command))
     decorated = print_tf_config_option(decorated)
     if role != PS:

@@ -15,8 +15,8 @@ from ...core.errors import (
     RopewalkError,
 )
 from ...core.settings import CLUSTER_VARIABLE, Settings, read_environment
-from ..options.settings import caller_options, take_settings
-from ..screen.echo import echo
+from ..options import caller_options, take_settings
+from ..screen.plain import echo
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus
@@ -121,7 +121,7 @@ def _try(address: str, caller: _Caller) -> "JobStatus | None":
 
 def _ask(address: str, caller: _Caller) -> "JobStatus":
     from ...client.chief.calls import ChiefClient
-    from ...cluster.access.principal import READER, Principal
+    from ...cluster.access import READER, Principal
 
     client = ChiefClient(address, caller.settings, Principal(READER))
     try:
@@ -142,8 +142,8 @@ def _ask(address: str, caller: _Caller) -> "JobStatus":
 
 
 def _show(status: "JobStatus", *, first: bool) -> None:
+    from ..screen.display import TerminalConsole
     from ..screen.status_table import status_lines, status_table
-    from ..screen.terminal import TerminalConsole
 
     # In a pipe lines are not cut, so that they can be searched.
     console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)

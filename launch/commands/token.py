@@ -7,9 +7,9 @@ from typing import IO
 
 import click
 
-from ...cluster.access.principal import ROLES, TASK_ROLES, Principal
+from ...cluster.access import ROLES, TASK_ROLES, Principal
 from ...core.errors import ConfigurationError
-from ..screen.echo import echo
+from ..screen.plain import echo
 
 _DAY_S = 24 * 3600
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...cluster.resolvers.tf_config import write_tf_config
-from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ...net.this_machine import free_ports

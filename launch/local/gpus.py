@@ -7,8 +7,8 @@ from itertools import takewhile
 from ...core.errors import ConfigurationError
 from ...core.process.accelerators import node_gpus
 from ...core.settings import environment_variables
-from ...core.showing import counted
 from ...core.task import TaskId
+from ...core.terminal import counted
 from .cluster import LocalRoles
 
 AUTO = "auto"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...cluster.roles import EVALUATOR
+from ...cluster.spec import EVALUATOR
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
-from ...core.showing import counted
 from ...core.task import TaskId
+from ...core.terminal import counted
 from ...worker.lead.status import read_status
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def result_table(result: LocalResult, width: int = 120) -> "Table":
     """
     from rich.text import Text
 
+    from ..screen.display import new_table
     from ..screen.status_table import activity
-    from ..screen.tables import new_table
 
     counted: Mapping[str, int] = {}
     if result.status is not None:

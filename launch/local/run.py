@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.supervision.decisions import Supervision, TaskRun
-from ...cluster.supervision.events import (
+from ...cluster.supervision.policy import (
+    End,
     Ended,
     Event,
     Fails,
@@ -28,22 +29,18 @@ from ...cluster.supervision.events import (
     StopRequested,
     Tick,
 )
-from ...cluster.supervision.exits import End
 from ...core.exit_codes import ExitCode
 from ...core.process.threads import nobody_waits
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import TaskId
+from ...core.task import Phase, TaskId
 from ...worker.lead.status import STATUS_FILE
-from ...worker.process.limits import check_limits
 from ...worker.process.program import Program
+from ...worker.process.surroundings import check_limits
 from ..processes.executor import Executor, Work
-from ..processes.interrupts import on_interrupts
-from ..processes.process import Exit, new_line_queue
+from ..processes.process import Exit, new_line_queue, on_interrupts
 from .cluster import LocalRoles, RoleExtras, tf_config
-from .policy import local_policy
+from .policy import Scaling, local_policy
 from .result import LocalResult, read_result, show_result
-from .scaling import Scaling
 from .tasks import LocalTasks
 from .watch import Speed, StatusWatch
 
@@ -319,4 +316,9 @@ class LocalJob:
 
     def show_result(self, result: LocalResult) -> None:
         """Show the first failure, a table of all tasks, and how to go on."""
-        show_result(result, self._display, self._resume, has_event_files=self._settings.tensorboard)
+        show_result(
+            result,
+            self._display,
+            self._resume,
+            has_event_files=self._settings.asks_for("tensorboard"),
+        )

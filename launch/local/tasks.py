@@ -6,15 +6,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...cluster.roles import WORKER
+from ...cluster.spec import WORKER
 from ...core.settings import ALL_WORKERS, Settings, environment_variables
-from ...core.showing import counted
 from ...core.task import TaskId, new_job_id
+from ...core.terminal import counted
 from ...net.this_machine import free_ports
-from ...worker.process.error_report import ERROR_FILE, read_report
-from ...worker.process.program import Program
-from ..processes.environment import ONE_THREAD, process_environment, process_settings
-from ..processes.process import Line, ParentDeathPipe, TaskProcess, start_task
+from ...worker.process.program import ERROR_FILE, Program, read_report
+from ..processes.process import (
+    ONE_THREAD,
+    Line,
+    ParentDeathPipe,
+    TaskProcess,
+    process_environment,
+    process_settings,
+    start_task,
+)
 from .affinity import bind, cores_near
 from .cluster import LocalRoles, RoleExtras, tf_config
 from .gpus import describe_shares, divide_gpus, gpu_variables, machines_gpus

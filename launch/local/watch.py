@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...cluster.roles import PS
+from ...cluster.spec import PS
 from ...core.errors import PeerLostError, RopewalkError
 from ...core.exit_codes import describe_exit, shell_status
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
-from ...core.states import Outcome, State
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Outcome, State, TaskId
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus, TaskStatus
@@ -81,7 +80,7 @@ class StatusWatch:
 
     def _report_left(self, item: "TaskStatus", code: int) -> None:
         from ...client.chief.calls import ChiefClient
-        from ...cluster.access.principal import principal_of_task
+        from ...cluster.access import principal_of_task
         from ...core.report import TaskEnd
 
         client = ChiefClient(self._address, self._settings, principal_of_task(item.task))
@@ -102,7 +101,7 @@ class StatusWatch:
             if self._over.wait(_EVERY_S):
                 return
         from ...client.chief.calls import ChiefClient
-        from ...cluster.access.principal import READER, Principal
+        from ...cluster.access import READER, Principal
 
         client = ChiefClient(self._address, self._settings, Principal(READER))
         try:

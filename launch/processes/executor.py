@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ...core.exit_codes import ExitCode
-from ...core.process.stopped import StoppedSince
+from ...core.process.processes import StoppedSince
 from ...core.process.threads import Failed, new_thread
 from .process import TaskProcess
 

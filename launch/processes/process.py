@@ -1,24 +1,29 @@
-"""Starting tasks as processes of this machine, reading their output, signalling them."""
+"""Tasks as processes of this machine: their environment, start, output and signals."""
 
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType, MappingProxyType
 from typing import IO
 
+from ...cluster.resolvers.tf_config import TF_CONFIG
 from ...core.process.threads import new_thread, nobody_waits
-from ...core.settings import child_environment
+from ...core.settings import DECIDED, Settings, child_environment
 from ...core.task import TaskId
-from ...worker.process.logs import LAUNCHER_MARK
-from .output import LineSplitter
+from ...worker.process.surroundings import LAUNCHER_MARK
+
+# -- Starting tasks as processes of this machine, reading their output, signalling them --------
+
 
 _LAST_LINES = 30
 _MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than the display has to wait
@@ -176,3 +181,118 @@ def read_output(
 def new_line_queue() -> "queue.Queue[Line | Exit]":
     """Make a bounded queue for the tasks' lines, and their ends."""
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
+
+
+# -- Settings and variables of tasks that are processes of this machine ------------------------
+
+ONE_THREAD: Mapping[str, str] = MappingProxyType(
+    {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+)
+"""Tasks share the machine: a thread of BLAS per core and task would be too many."""
+
+
+def process_settings(settings: Settings, **changes: object) -> Settings:
+    """Derive the settings of tasks that run as processes from those of a launcher or a daemon.
+
+    Args:
+        settings: Settings of the launcher or daemon.
+        changes: Settings that are different for these tasks.
+    """
+    of_process = {name: decided.value for name, decided in DECIDED.items()}
+    return settings.model_copy(update={**of_process, **changes})
+
+
+def process_environment(
+    settings: Settings, tf_config: str, own: Mapping[str, str], user: Mapping[str, str]
+) -> dict[str, str]:
+    """Collect the variables of a task that is a process here.
+
+    Args:
+        settings: Settings of the task, as :func:`process_settings` makes them.
+        tf_config: The task and its cluster.
+        own: Variables of this task or job, which win over the settings.
+        user: The user's, over which the settings win.
+    """
+    return {**user, **settings.environment(), **own, TF_CONFIG: tf_config}
+
+
+# -- A task's output as lines. Pure: bytes and the time in, lines out --------------------------
+
+# Where a log line of ours begins behind a part of a line, such as a progress bar's.
+_INTERRUPTED = re.compile(rb"(?<=[^\n])" + LAUNCHER_MARK.encode())
+_OVERWRITTEN_S = 2.0
+_MAX_LINE_BYTES = 64 * 1024
+
+
+class LineSplitter:
+    """Cuts what a process writes into lines.
+
+    A progress bar such as tqdm's ends its lines with a carriage return and writes the next one over
+    the last. In a log every one of them would be a line, or all of them a single one: the last is
+    shown when the line ends, and meanwhile one every two seconds.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._shown = b""  # of a line that is not over
+        self._shown_at = 0.0
+
+    def feed(self, data: bytes, *, now: float) -> list[str]:
+        """Return the lines to show after more output; ``now`` in seconds."""
+        whole = _INTERRUPTED.sub(b"\n" + LAUNCHER_MARK.encode(), self._rest + data)
+        *ended, rest = whole.split(b"\n")
+        lines = []
+        for raw in ended:
+            text = last_version(raw)
+            if text != self._shown or not text:
+                lines.append(_decoded(text))
+            self._shown = b""
+        if b"\r" in rest:
+            if not self._shown and ended:
+                self._shown_at = now
+            text = last_version(rest)
+            text = text[:_MAX_LINE_BYTES]  # no terminal is as wide
+            rest = b"\r" + text + (b"\r" if rest.endswith(b"\r") else b"")
+            if text and text != self._shown and now - self._shown_at >= _OVERWRITTEN_S:
+                self._shown, self._shown_at = text, now
+                lines.append(_decoded(text))
+        elif len(rest) > _MAX_LINE_BYTES:
+            lines.append(_decoded(rest))
+            rest = b""
+        self._rest = rest
+        return lines
+
+    def end(self) -> list[str]:
+        """Return the last line, if it has no end."""
+        text, self._rest = last_version(self._rest), b""
+        return [_decoded(text)] if text and text != self._shown else []
+
+
+def last_version(raw: bytes) -> bytes:
+    """Find what a terminal would show of a line whose parts overwrite each other."""
+    return next((part for part in reversed(raw.split(b"\r")) if part.strip()), b"")
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(errors="replace").rstrip()
+
+
+# -- Signals to a launcher: it ends what it has started before it ends itself ------------------
+
+
+@contextlib.contextmanager
+def on_interrupts(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Let every Ctrl-C and SIGTERM call ``stop`` within this context. For the main thread.
+
+    Afterwards the handlers are in place again that were there before.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop(signal.Signals(number))
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

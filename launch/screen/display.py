@@ -1,16 +1,71 @@
-"""A launcher's terminal output: a progress bar with log lines above it, and tables."""
+"""The terminal through rich: text of others, tables, and a progress bar with log lines above it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 from ...client.chief.calls import JobStatus
 from ...core.task import TaskId
-from ...core.terminal import terminal_line
+from ...core.terminal import terminal_line, terminal_text
 from .numbers import fitted, numbers
-from .terminal import TerminalConsole
+
+# -- rich's console for text of others: neither escape sequences nor markup in it have a meaning --
+
+
+class TerminalConsole(Console):
+    """A console that writes rich's own control codes, and of texts only what can be read.
+
+    What is to have a style is a ``Text``, or is printed with one: there is no markup. So are the
+    colours of a program's output: ``Text.from_ansi``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make text of a string; cleaned first, so that tables know how wide it is."""
+        return super().render_str(terminal_text(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render everything that is printed, in pieces."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=terminal_text(segment.text))
+
+
+# -- Tables on the screen: one look for all of them --------------------------------------------
+
+
+def new_table(*names: str, right: Collection[str] = ()) -> Table:
+    """Make a table without frames, of which the last column is folded.
+
+    Args:
+        names: Titles of the columns.
+        right: Columns whose values are numbers.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in names:
+        table.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name != names[-1],
+            overflow="fold",
+        )
+    return table
+
+
+# -- A launcher's terminal output: a progress bar with log lines above it, and tables ----------
+
 
 _COLOURS = (
     "cyan",

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...cluster.roles import CHIEF, PS, WORKER
-from ...core.states import Phase
+from ...cluster.spec import CHIEF, PS, WORKER
+from ...core.task import Phase
 from ...core.terminal import terminal_line
 
 if TYPE_CHECKING:

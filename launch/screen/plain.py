@@ -1,12 +1,11 @@
-"""A launcher's output: the interface of displays, and plain lines for pipes and files.
-
-A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
-"""
+"""A launcher's output: the interface of displays, and plain lines."""
 
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
+
+import click
 
 from ...core.task import TaskId
 from ...core.terminal import terminal_line, terminal_text
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...client.chief.calls import JobStatus
+
+# -- A launcher's output: the interface of displays, and plain lines for pipes and files -------
+# A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
 
 
 class Display(Protocol):
@@ -45,17 +47,6 @@ class Display(Protocol):
     def close(self) -> None:
         """Leave the terminal as it was."""
         ...
-
-
-def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
-    """Choose where a launcher's output goes: colours and a progress bar on a terminal, else
-    lines.
-    """
-    if plain or not sys.stdout.isatty():
-        return PlainDisplay(tasks)
-    from .display import RichDisplay
-
-    return RichDisplay(tasks)
 
 
 class PlainDisplay:
@@ -93,7 +84,7 @@ class PlainDisplay:
 
     def table(self, table: "Table") -> None:
         """Show a table, at the end."""
-        from .terminal import TerminalConsole
+        from .display import TerminalConsole
 
         TerminalConsole(file=self._stream, width=self.width, color_system=None).print(table)
 
@@ -103,3 +94,18 @@ class PlainDisplay:
     def _write(self, text: str) -> None:
         self._stream.write(terminal_text(text) + "\n")
         self._stream.flush()
+
+
+# -- Printing by the commands: text of others goes to the terminal through here, and cannot steer it
+# Tables and progress go through :mod:`~ropewalk.launch.screen.display`, which loads rich.
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, with its colours where there is a terminal.
+
+    Args:
+        text: Maybe a stranger's, or with one's in it.
+        err: Whether to print to stderr.
+        nl: Whether to end the line.
+    """
+    click.echo(terminal_text(text, colours=True), err=err, nl=nl)

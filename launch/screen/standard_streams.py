@@ -3,9 +3,11 @@
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 
 from ...core.errors import ConfigurationError, StorageError
-from .echo import echo
+from ...core.task import TaskId
+from .plain import Display, PlainDisplay, echo
 
 
 def prepare_standard_streams() -> None:
@@ -69,3 +71,14 @@ def _is_open(number: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
+    """Choose where a launcher's output goes: colours and a progress bar on a terminal, else
+    lines.
+    """
+    if plain or not sys.stdout.isatty():
+        return PlainDisplay(tasks)
+    from .display import RichDisplay
+
+    return RichDisplay(tasks)

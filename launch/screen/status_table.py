@@ -6,14 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
-from ...cluster.replication.moves import Move, MovePhase
-from ...cluster.replication.reports import ShareLeader
+from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
 from ...core.report import TableCounters
-from ...core.showing import counted
-from ...core.states import State
-from ...core.terminal import terminal_line
+from ...core.task import State
+from ...core.terminal import counted, terminal_line
+from .display import new_table
 from .numbers import ordered
-from .tables import new_table
 
 _WIDE = 110
 _TABLES = 4  # of a ps: growing tables that are shown

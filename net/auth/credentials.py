@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.errors import (
     ConfigurationError,
     JobDoneError,
@@ -40,7 +40,7 @@ class Credentials(Protocol):
         """Return the authorization to send with a call or greeting; empty: none.
 
         Args:
-            operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
+            operation: A key of :data:`~ropewalk.cluster.access.RULES`.
         """
         ...
 

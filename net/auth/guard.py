@@ -7,9 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...cluster.access.leadership import Leadership
-from ...cluster.access.principal import READER, TASK_ROLES, Principal
-from ...cluster.access.rights import check_access, check_claim, rule_of
+from ...cluster.access import (
+    READER,
+    TASK_ROLES,
+    Leadership,
+    Principal,
+    check_access,
+    check_claim,
+    rule_of,
+)
 from ...core.errors import (
     AccessError,
     ConfigurationError,
@@ -17,7 +23,7 @@ from ...core.errors import (
     RopewalkError,
     UnauthenticatedError,
 )
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
@@ -116,7 +122,7 @@ class Guard:
         """Authenticate and authorize a caller.
 
         Args:
-            operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
+            operation: A key of :data:`~ropewalk.cluster.access.RULES`.
             authorization: Authorization that came with the call; empty: there was none.
             shown: Principal that the connection itself shows, if it does.
             address: Address of the caller, for messages.

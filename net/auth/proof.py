@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ...cluster.access.principal import Principal, principal_of_path
+from ...cluster.access import Principal, principal_of_path
 from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedError
 from ...core.settings import Settings, read_environment
 
@@ -52,7 +52,7 @@ class Purpose:
     """The call that a proof is for.
 
     Attributes:
-        operation: A key of :data:`~ropewalk.cluster.access.rights.RULES`.
+        operation: A key of :data:`~ropewalk.cluster.access.RULES`.
         address: The server's, host:port, as it was dialled.
     """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from ...cluster.access.principal import Principal, principal_of_uri
+from ...cluster.access import Principal, principal_of_uri
 from ...core.errors import ConfigurationError, UnauthenticatedError
 
 Side = Literal["client", "server"]

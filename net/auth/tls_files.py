@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
-from ...core.files.plain_file import read_plain
+from ...core.outside_text import read_plain
 from ...core.settings import Settings
 from .proof import check_not_open
 from .tls_failures import WRONG_PURPOSE, explain, principal_of_certificate, read_facts

@@ -10,14 +10,14 @@ import ssl
 import time
 from datetime import UTC, datetime
 
-from ...cluster.access.principal import Principal, principal_of_uri
+from ...cluster.access import Principal, principal_of_uri
 from ...core.errors import (
     ConfigurationError,
     PermissionDeniedError,
     RopewalkError,
     UnauthenticatedError,
 )
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.task import TaskId, is_other_job
 from ..connection import MAGIC
 from ..sockets import connect_tcp, split_address

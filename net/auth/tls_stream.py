@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.errors import RefusedError
 from ..stream import READ_BYTES, Buffer, SocketStream
 from .tls_failures import Side, explain

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ...cluster.access.principal import Principal
+from ...cluster.access import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
-from ...core.files.plain_file import read_plain
+from ...core.outside_text import read_plain
 from .proof import check_not_open, read_secret
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 from google.protobuf.message import Message
 
 from ...cluster.job.members import Member
-from ...cluster.replication.reports import ShareLeader
+from ...cluster.replication.configuration import ShareLeader
 from ...core import annexes
 from ...core.errors import ConfigurationError
-from ...core.process.stopped import is_stopped
+from ...core.process.processes import is_stopped
 from ...core.task import Incarnation, TaskId
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer

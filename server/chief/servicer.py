@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ...cluster.access.principal import READER
+from ...cluster.access import READER
 from ...cluster.job.job import Job
 from ...cluster.job.members import Member
-from ...cluster.replication.reports import ShareLeader
+from ...cluster.replication.configuration import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
-from ...core.process.rare_log import RareLog
+from ...core.process.log_records import RareLog
 from ...core.report import TaskEnd
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import TaskId
+from ...core.task import Phase, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
 from ...core.wire.bounds import check_number, check_text, shorten

@@ -3,12 +3,11 @@
 import logging
 import threading
 
-from ...cluster.access.leadership import may_follow
+from ...cluster.access import may_follow
 from ...core.clock import Clock
 from ...core.errors import FencedError, OtherJobError, RefusedError
-from ...core.process.rare_log import RareLog
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId, is_other_job
+from ...core.process.log_records import RareLog
+from ...core.task import Incarnation, Phase, TaskId, is_other_job
 from ...core.wire.bounds import (
     MAX_LEASE_S,
     MAX_NAME_BYTES,
@@ -58,7 +57,7 @@ class ChiefLease:
 
         Raises:
             RefusedError: The lease is not a possible one, or the address too long.
-            FencedError: Another task leads; see :mod:`~ropewalk.cluster.access.leadership`.
+            FencedError: Another task leads; see :mod:`~ropewalk.cluster.access`.
             OtherJobError: It is the chief of another job.
         """
         check_number(lease_s, MAX_LEASE_S, "lease_s", chief.task)

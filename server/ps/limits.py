@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...core.arrays.dtypes import is_float
 from ...core.errors import ConfigurationError, LimitExceededError, TooManyWorkersError
-from ...core.process.memory import memory_bytes
+from ...core.process.processes import memory_bytes
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from ...core.errors import RefusedError
-from ...core.process.wait import wait_for_counter
+from ...core.process.waiting import wait_for_counter
 from ...core.wire.steps import HEADER_BYTES
 from ...net.connection import Connection, Lender
 from ...net.shared_memory import APPLIED, FIRST_SEGMENT_BYTES, WRITTEN, SharedSegment

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ...cluster.access.leadership import Leadership
+from ...cluster.access import Leadership
 from ...core import annexes
 from ...core.arrays.dtypes import Array
 from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
-from ...core.process.reported_by_launcher import REPORTED_BY_LAUNCHER
+from ...core.process.log_records import REPORTED_BY_LAUNCHER
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire.steps import SESSION_SERVICE
 from ...engine.library import library
 from ...engine.own_rules import import_rules

@@ -5,14 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from google.protobuf.message import Message
 
-from ...cluster.roles import CHIEF
+from ...cluster.spec import CHIEF
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import MovedError
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire import codec
 from ...core.wire.bounds import MAX_NAMES, check_count
 from ...net.auth.guard import Visitor

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster.access.principal import READER, Principal
-from ...cluster.access.rights import check_access
+from ...cluster.access import READER, Principal, check_access
 from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array
 from ...core.arrays.memory_pool import Lease, MemoryPool

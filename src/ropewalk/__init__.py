@@ -15,7 +15,7 @@ Everything below is loaded when it is first used, so that ``import ropewalk`` co
 from typing import TYPE_CHECKING, Any
 
 from .core import public_face
-from .core.process import on_import
+from .core.process.frameworks import call_on_import
 
 if TYPE_CHECKING:
     from . import distribute, testing, training
@@ -156,9 +156,9 @@ public_face.provide("join_cluster", _join_cluster)
 public_face.provide("require_annex", _require_annex)
 # Models of Keras that are made in a strategy's scope belong to it; of other frameworks it is noted
 # whether an optimizer makes steps that no strategy shares.
-on_import.register("keras", _follow_keras)
-on_import.register("torch", _follow_torch)
-on_import.register("optax", _follow_optax)
+call_on_import("keras", _follow_keras)
+call_on_import("torch", _follow_torch)
+call_on_import("optax", _follow_optax)
 
 
 def __getattr__(name: str) -> Any:

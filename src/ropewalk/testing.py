@@ -21,15 +21,13 @@ from rich.table import Table
 
 from .client.chief.calls import JobStatus
 from .cluster.resolvers.resolved import ResolvedTask
-from .cluster.roles import CHIEF, PS, WORKER, chief_of
-from .cluster.spec import ClusterSpec
+from .cluster.spec import CHIEF, PS, WORKER, ClusterSpec, chief_of
 from .core.errors import JobDoneError, ProgramError, RopewalkError
 from .core.exit_codes import ExitCode
 from .core.public_face import public_getattr
 from .core.settings import Settings, load_settings
-from .core.showing import Shown
-from .core.states import Outcome
-from .core.task import TaskId
+from .core.task import Outcome, TaskId
+from .core.terminal import Shown
 from .distribute.program_cluster import in_cluster
 from .launch.local.cluster import LocalRoles
 from .launch.local.result import LocalResult

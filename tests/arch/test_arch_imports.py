@@ -139,11 +139,11 @@ def test_every_place_of_the_public_face_is_there() -> None:
 # What imports what others name: update rules, programs, rules and models of users, extras, and
 # commands.
 _NAMED_BY_OTHERS = {
-    "ropewalk.core.process.on_import",
+    "ropewalk.core.process.frameworks",
     "ropewalk.core.public_face",
     "ropewalk.core.rules.known_rules",
     "ropewalk.engine.own_rules",
-    "ropewalk.launch.commands.export",
+    "ropewalk.launch.commands.checkpoint",
     "ropewalk.training.extras",
     "ropewalk.worker.process.program",
 }

@@ -96,8 +96,8 @@ def test_no_thread_ends_unheard() -> None:
 
 # Whoever writes to a terminal, by what; each makes texts safe with core/terminal.py.
 _WRITERS = {
-    "click.echo": {"launch/screen/echo.py"},
-    "Console": {"launch/screen/terminal.py"},
+    "click.echo": {"launch/screen/plain.py"},
+    "Console": {"launch/screen/display.py"},
     "print": {"annexes/service/connecting.py", "worker/process/program.py"},
     "sys.stderr.write": {"worker/process/program.py", "core/process/tracebacks.py"},
     "sys.stdout.write": set(),
@@ -219,8 +219,8 @@ def test_one_module_imports_the_compiler() -> None:
     ("library", "modules"),
     [
         ("kubernetes", {"annexes/kubernetes/requests.py"}),
-        ("googleapiclient", {"distribute/resolvers/compute_engine.py"}),
-        ("google.auth", {"distribute/resolvers/compute_engine.py"}),
+        ("googleapiclient", {"distribute/compute_engine.py"}),
+        ("google.auth", {"distribute/compute_engine.py"}),
     ],
 )
 def test_one_module_of_a_room_imports_the_client_of_a_service(

@@ -27,7 +27,7 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.cluster.replication.configuration import Lead
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.error_table import from_detail

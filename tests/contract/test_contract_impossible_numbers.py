@@ -9,15 +9,14 @@ import pytest
 
 from helpers.ps_peers import ADD, F32, SETTINGS, Ps, put, vector
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import RefusedError, RopewalkError, TooManyWorkersError
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Outcome, Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, Phase, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table
 from ropewalk.core.wire.steps import LayoutEntry, WireLayout

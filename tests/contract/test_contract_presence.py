@@ -11,7 +11,7 @@ import pytest
 
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.server.chief.parts import Presence

@@ -6,10 +6,9 @@ import pytest
 
 from helpers.ps_peers import SETTINGS, Ps, vector
 from ropewalk.client.ps.control import PsControl
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import PeerLostError
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.net.this_machine import free_ports
 from ropewalk.server.ps.server import PsServer
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.ps_peers import Ps, put, vector
 from helpers.waiting import scaled
 from ropewalk.client.ps.control import PsControl
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.checkpoint.storage import probe_name
 from ropewalk.core.errors import (
     CheckpointError,

@@ -11,7 +11,7 @@ import pytest
 from helpers.ps_peers import ADD, F32, REMOTE, SETTINGS, Ps, put, vector
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps.control import PsControl
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import (
     FencedError,
     LimitExceededError,

@@ -9,7 +9,7 @@ import pytest
 from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.cluster.placement import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import LimitExceededError, PeerLostError, RefusedError

@@ -15,7 +15,7 @@ from helpers.callers import LET_IN, UNKNOWN, Caller, Way, read_answer
 from helpers.fuzzing import Cost
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.task import TaskId
 from ropewalk.net.auth.credentials import dialled_address, key_of, since_boot_s
 from ropewalk.net.auth.proof import Purpose, ask

@@ -22,7 +22,7 @@ from helpers.hosts import Serve
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import TooManyWorkersError
 from ropewalk.core.task import TaskId
 from ropewalk.net.arrival import Arrival

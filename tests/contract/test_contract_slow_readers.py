@@ -17,7 +17,7 @@ import pytest
 from helpers.callers import CA, LET_IN, REFUSED, Caller, Way
 from helpers.tls_files import authority
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec

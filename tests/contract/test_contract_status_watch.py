@@ -6,10 +6,9 @@ import pytest
 
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import State, TaskId
 from ropewalk.launch.local.watch import StatusWatch
 from ropewalk.net.this_machine import free_ports
 from ropewalk.server.chief.server import ChiefServer

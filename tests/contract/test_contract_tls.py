@@ -20,7 +20,7 @@ from helpers.hosts import is_shown_out
 from helpers.streams import own_threads
 from helpers.tls_files import issued, tls_settings, with_tls, write
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import (
     AccessError,
     ConfigurationError,

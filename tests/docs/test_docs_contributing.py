@@ -19,7 +19,7 @@ from ropewalk.core.rules.known_rules import built_in, built_in_rules, rule_from_
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.distribute import optimizers
 from ropewalk.engine.rules import apply_formula, hyperparameters
-from ropewalk.launch.lazy_group import LazyGroup
+from ropewalk.launch.cli import LazyGroup
 from ropewalk.telemetry import catalogue
 from ropewalk.telemetry.task_metrics import report_samples
 

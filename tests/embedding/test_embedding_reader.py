@@ -21,9 +21,8 @@ from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.access import Principal
+from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, Lead, ShareLeader
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.definitions import VariableDefinition

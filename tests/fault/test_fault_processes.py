@@ -11,8 +11,7 @@ import pytest
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.core.states import Phase, State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.testing import FaultPlan, ProcessResult, run_script
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]

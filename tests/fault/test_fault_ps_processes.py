@@ -25,11 +25,10 @@ from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.client.ps.step import Step
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.testing import FaultPlan, run_script
 
 MANY = 100_000_000  # steps: more than anybody waits for

@@ -12,7 +12,7 @@ import ropewalk as rw
 import ropewalk.testing
 from helpers.ps_peers import Ps, vector
 from ropewalk.client.ps.control import PsControl
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.checkpoint.folder import open_folder
@@ -23,8 +23,7 @@ from ropewalk.core.checkpoint.job_record import (
     write_job_record,
 )
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.core.wire.bounds import MAX_GENERATION
 from ropewalk.net.this_machine import free_ports
 from ropewalk.worker.lead.job_identity import find_job

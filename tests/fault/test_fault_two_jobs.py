@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.net.this_machine import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from ropewalk.cluster.access.principal import READER, Principal
+from ropewalk.cluster.access import READER, Principal
 from ropewalk.core.errors import (
     AccessError,
     OtherJobError,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.net.stream import NEVER, Buffer, ByteStream
 
 Direction = Literal["send", "receive", "both"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from ropewalk.client.chief.calls import ChiefClient, JobStatus
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import RefusedError
 from ropewalk.net.stream import Buffer
 

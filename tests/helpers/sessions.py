@@ -6,7 +6,7 @@ import numpy as np
 
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Exchange, answered
-from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.cluster.placement import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.errors import (
     RopewalkError,

@@ -22,7 +22,7 @@ import grpc
 
 from helpers.callers import Caller, Shown, frame, read_frame
 from helpers.fuzzing import SERVICES, TUNNEL
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import JobStoppedError
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table

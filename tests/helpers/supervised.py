@@ -5,15 +5,15 @@ import random
 import pytest
 
 from ropewalk.cluster.supervision.decisions import Supervision, TaskRun
-from ropewalk.cluster.supervision.events import (
+from ropewalk.cluster.supervision.policy import (
+    End,
     Ended,
     Order,
+    Policy,
     Signal,
     StopRequested,
     Tick,
 )
-from ropewalk.cluster.supervision.exits import End
-from ropewalk.cluster.supervision.policy import Policy
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 

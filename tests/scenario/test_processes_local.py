@@ -13,8 +13,7 @@ import pytest
 from helpers import processes
 from helpers.waiting import scaled
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
-from ropewalk.core.states import Phase, State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.testing import run_script
 from ropewalk.training import read_evaluations
 

@@ -8,8 +8,7 @@ import pytest
 import ropewalk as rw
 from helpers.waiting import wait_until
 from ropewalk.core.errors import CollectiveMismatchError, CollectiveTimeoutError
-from ropewalk.core.states import State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import State, TaskId
 from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.program_cluster import program_cluster
 

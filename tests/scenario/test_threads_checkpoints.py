@@ -11,8 +11,7 @@ import pytest
 import ropewalk as rw
 from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
 from ropewalk.core.errors import CheckpointError
-from ropewalk.core.states import Phase
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, TaskId
 from ropewalk.distribute import ParameterServerStrategy, partitioners
 from ropewalk.testing import LocalCluster
 from ropewalk.training import SidecarEvaluator

@@ -10,7 +10,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.waiting import wait_until
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
@@ -18,8 +18,7 @@ from ropewalk.core.errors import (
     ProgramError,
     RopewalkError,
 )
-from ropewalk.core.states import Phase, State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.distribute import ParameterServerStrategy, partitioners
 from ropewalk.testing import LocalCluster
 

@@ -10,8 +10,7 @@ from ...client.ps.parameter_session import ParameterSession
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...core.errors import RopewalkError
 from ...core.settings import Settings
-from ...core.states import Outcome
-from ...core.task import Incarnation
+from ...core.task import Incarnation, Outcome
 from ...distribute.job_snapshots import JobSnapshots
 from ...telemetry.catalogue import Sample
 from ..process.probes import Probes

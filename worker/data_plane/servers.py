@@ -10,15 +10,14 @@ from ...client.ps.control import PsControl
 from ...client.ps.locating import LeaderWatch
 from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.remote_ps import RemotePs
-from ...cluster.access.principal import principal_of_task
+from ...cluster.access import principal_of_task
 from ...cluster.replication.configuration import first_leaders
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import ps_of
+from ...cluster.spec import ps_of
 from ...core.errors import JoinTimeoutError, RopewalkError
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
-from ...core.states import Outcome
-from ...core.task import Incarnation
+from ...core.task import Incarnation, Outcome
 from ...distribute.job_snapshots import JobSnapshots
 from ...telemetry.catalogue import Sample
 from ..process.program import Ending

@@ -15,7 +15,7 @@ from ...core.errors import CutVoidError, MovedError, StorageError
 from ...core.task import TaskId
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
-from .moments import Moments, TakenMoment
+from .annex_parts import Moments, TakenMoment
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up

@@ -22,13 +22,11 @@ from ...core.errors import (
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
-from ...core.states import Phase, State
-from ...core.task import Incarnation, TaskId
+from ...core.task import Incarnation, Phase, State, TaskId
 from ...net.sockets import is_refused
 from ...server.chief.servicer import LockedJob
-from .companions import Companions
+from .annex_parts import Companions, ShareLeadership
 from .job_saver import JobSaver
-from .leadership import ShareLeadership
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import WORKER
+from ...cluster.spec import WORKER
 from ...core.errors import ConfigurationError, JoinTimeoutError
 from ...core.process.waiting import FIRST_S
 from ...core.settings import ALL_WORKERS, Settings
-from ...core.states import State
-from ...core.task import TaskId
+from ...core.task import State, TaskId
 
 if TYPE_CHECKING:
     from ...cluster.job.job import Job

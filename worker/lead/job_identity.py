@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ...client.ps.control import JobOnPs, PsControl
-from ...cluster.roles import CHIEF
+from ...cluster.spec import CHIEF
 from ...core.clock import Clock, SystemClock
 from ...core.errors import JoinTimeoutError, OtherJobError, RetryableError, RopewalkError
 from ...core.process.waiting import WaitLog

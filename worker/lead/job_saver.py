@@ -12,13 +12,13 @@ from typing import Any
 from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import RopewalkError, StorageError, said_of
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import TaskId
+from ...core.task import Phase, TaskId
 from ...server.chief.servicer import LockedJob
+from .annex_parts import ShareLeadership
 from .checkpointer import Checkpointer
-from .leadership import ShareLeadership
 
 log = logging.getLogger(__name__)
+
 
 _RECORD_S = 10.0  # a restart knows how far the job was within this
 

@@ -6,20 +6,16 @@ whose program is elsewhere.
 
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ...client.ps.control import PsControl
-from ...cluster.access.principal import principal_of_task
 from ...cluster.resolvers.resolved import ResolvedTask
-from ...cluster.roles import PS, ps_of
-from ...core.checkpoint.job_record import JobRecord
-from ...core.errors import RefusedError, RopewalkError
+from ...cluster.spec import PS
+from ...core.checkpoint.job_record import JobRecord, read_job_record
+from ...core.checkpoint.storage import open_model_dir
+from ...core.errors import RopewalkError
 from ...core.settings import Settings
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId
-from ...net.this_machine import ChiefAnnouncement
+from ...core.task import Incarnation, Phase, TaskId
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import (
@@ -27,16 +23,9 @@ from ...telemetry.task_metrics import (
     save_samples,
 )
 from ..data_plane.plane import DataPlane
-from .checkpoint_sources import CheckpointSource, PsShards, source_of
-from .checkpointer import Checkpointer
-from .chief_loop import ChiefLoop
-from .companions import LedJob, companions_of
 from .enough_workers import wait_for_workers
-from .job_identity import KnownJob, find_job
-from .job_saver import JobSaver
-from .leadership import LedServers, OwnShares, ShareLeadership, leadership_of
-from .moments import Moments, moments_of
-from .status import write_status
+from .job_identity import find_job
+from .leading_job import IdentifiedJob, JobServers, LeadingJob
 
 if TYPE_CHECKING:
     from ...client.chief.calls import ChiefClient
@@ -45,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class JobLeader:
-    """Leads a job. Call :meth:`identify`, :meth:`lead`, maybe :meth:`resume`, and :meth:`end`.
+    """The control plane of a job, for the task that leads it. Begins with :meth:`identify`.
 
     Args:
         task: The task that leads, and its cluster.
@@ -68,27 +57,12 @@ class JobLeader:
         self._plane = plane
         self.locked_job = locked_job
         self.address = address
-        self._controls = [self._new_control(ps, task.address_of(ps)) for ps in ps_of(task.spec)]
-        self._num_servers = len(self._controls)  # of the cluster, without those that come
-        self._checkpointer: Checkpointer | None = None
-        self._record: JobRecord | None = None
-        self._known = KnownJob("")
-        self._resumes = False
-        self._saver: JobSaver | None = None
-        self._loop: ChiefLoop | None = None
-        self._leadership: ShareLeadership = OwnShares(locked_job, self._controls)
-        self._moments: Moments | None = None
-        self._announcement: ChiefAnnouncement | None = None
-        self._chief: ChiefClient | None = None
-        self._joining = threading.Lock()
-
-    def _new_control(self, task: TaskId, address: str) -> PsControl:
-        who = principal_of_task(self._task.task, self._settings.job_id)
-        return PsControl(task, address, self._settings, who)
+        self._servers = JobServers(task, settings)
+        self._leading: LeadingJob | None = None
 
     def identify(
         self, check: Callable[[], None] = lambda: None, *, program_is_outside: bool = False
-    ) -> None:
+    ) -> IdentifiedJob:
         """Find out which job this is; from now on tasks can register.
 
         Args:
@@ -99,213 +73,80 @@ class JobLeader:
             OtherJobError: Another chief leads these ps.
             JoinTimeoutError: A ps did not answer.
         """
-        last_generation = self._read_record()
-        came = self._controls_of_newcomers()
-        self._known = find_job(
-            [*self._controls, *came],
+        record, last_generation = self._read_record()
+        came = self._servers.newcomers(record)
+        known = find_job(
+            [*self._servers.controls, *came],
             self._task.task,
             self._settings,
             check,
-            is_enough=self._have_all,
+            is_enough=lambda jobs: self._have_all(record, jobs),
             not_needed=[control.task for control in came],
         )
-        if self._goes_on:
-            self._controls += came
-        else:
-            for control in came:
+        goes_on = record is not None and record.job == known.job and known.has_shares
+        for control in came:
+            if goes_on:
+                self._servers.controls.append(control)
+            else:
                 control.close()
         with self.locked_job.open() as (job, now):
             job.program_is_outside = program_is_outside
             job.holds_first_steps = bool(
                 self._settings.wait_for_workers and not self._plane.in_sync
             )
-            job.identify(self._known.job, after=max(self._known.last_generation, last_generation))
-            for control in self._controls[self._num_servers :]:
+            job.identify(known.job, after=max(known.last_generation, last_generation))
+            for control in self._servers.came():
                 job.add_ps(control.task, control.address, now=now)
-            record = self._record
-            if record and record.job == self._known.job and not self._settings.shares_move:
+            if record and record.job == known.job and not self._settings.shares_move:
                 # A ps that was too slow to say what it has may have kept it.
                 job.expect_processes(
                     {TaskId(PS, i): each for i, each in record.processes.items()},
-                    if_one_answers=not self._known.shards,
+                    if_one_answers=not known.shards,
                 )
+        return IdentifiedJob(known, record, goes_on)
 
-    def _controls_of_newcomers(self) -> list[PsControl]:
-        """List the ps that had come to the job before, of those that had some of its shares."""
-        record, here = self._record, {control.task for control in self._controls}
-        if record is None or not self._settings.shares_move:
-            return []
-        needed = {index for each in record.shares for index in (each.leader, *each.followers)}
-        return [
-            self._new_control(TaskId(PS, index), address)
-            for index, address in record.servers.items()
-            if index in needed and TaskId(PS, index) not in here
-        ]
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether the ps serve the job that the record is about."""
-        record, known = self._record, self._known
-        return record is not None and record.job == known.job and known.has_shares
-
-    def _have_all(self, jobs: Mapping[TaskId, str]) -> bool:
+    def _have_all(self, record: JobRecord | None, jobs: Mapping[TaskId, str]) -> bool:
         """Return whether some ps, with the job that each serves, have each share of the job
         before.
         """
-        record = self._record
         if record is None or not record.shares or not self._settings.shares_move:
             return False
         here = {task.index for task, job in jobs.items() if job == record.job}
         return all(here & {share.leader, *share.followers} for share in record.shares)
 
-    def _read_record(self) -> int:
-        """Read what the job before wrote down; the highest generation that counts as assigned."""
-        settings = self._settings
-        if not settings.model_dir:
+    def _read_record(self) -> tuple[JobRecord | None, int]:
+        """Read what the job before wrote down, and the highest generation that is assigned."""
+        if not self._settings.model_dir:
             # Without ps either, the generations of the job before are lost: avoid them by chance.
-            return 0 if self._controls else secrets.randbits(40)
-        self._checkpointer = Checkpointer(
-            settings.model_dir,
-            self._source,
-            settings.keep_checkpoints,
-            str(self._task.task),
-            settings.save_whole_every,
-        )
-        self._record = self._checkpointer.read_record()
-        return self._record.last_generation
+            return None, 0 if self._servers.controls else secrets.randbits(40)
+        record = read_job_record(open_model_dir(self._settings.model_dir))
+        return record, record.last_generation
 
-    def _source(self) -> CheckpointSource:
-        plane = self._plane
-        in_use = plane.session is not None and bool(plane.session.variables.placement())
-        leadership = self._leadership
-        servers = PsShards(self._controls, leadership.leaders, self._moments, leadership.process_of)
-        return source_of(servers, plane.snapshots, in_use=in_use, alone=plane.alone)
-
-    def lead(self, who: Incarnation, chief: "ChiefClient | None" = None) -> None:
+    def lead(
+        self, identified: IdentifiedJob, who: Incarnation, chief: "ChiefClient | None" = None
+    ) -> "LeadingJob":
         """Lead, once the chief's task has registered.
 
         Args:
+            identified: The job.
             who: The chief's task.
             chief: Gives the status for the model directory; None: it is not written.
 
         Raises:
             StorageError: The model directory cannot be written.
         """
-        self._chief = chief
-        if self._checkpointer is not None:
-            self._checkpointer.prepare()
-            self._checkpointer.choose(verify=False)  # what is lost is counted from it
-            self._tell_saved()
-        elif self._settings.shares_move:
-            self._warn_of_no_record()
-        self._saver = saver = JobSaver(self.locked_job, self._checkpointer, self._settings)
-        self._leadership = saver.leadership = leadership_of(self._led(who, saver))
-        led = LedJob(self.locked_job, self._task.task, self._settings, asks_ps=not self._goes_on)
-        self._loop = ChiefLoop(
-            self.locked_job, who, self.address, self._controls, saver, self._settings,
-            companions_of(led), self._leadership,
+        leading = LeadingJob(
+            self._task, self._settings, self._plane, self.locked_job, self.address,
+            self._servers, identified, who, chief,
         )  # fmt: skip
-        if self._controls:
-            leaders = self._leadership.leaders
-            self._moments = moments_of(self.locked_job, who, leaders, self._settings)
-        self._loop.start()
-        self._leadership.start(self._join_ps)
-        self._announcement = ChiefAnnouncement(self.address)
-        self._write_status()  # with the addresses: `ropewalk status` looks there
-
-    def _warn_of_no_record(self) -> None:
-        text = (
-            "there is no model_dir to keep a record of who leads which share (ps_replicas, "
-            "ps_shares): the job fails if its chief is started again"
-        )
-        log.warning("%s: %s", self._task.task, text)
-        with self.locked_job.open() as (job, _):
-            job.caveat = text
-            job.wait_for("")
-
-    def _led(self, who: Incarnation, saver: JobSaver) -> LedServers:
-        return LedServers(
-            self.locked_job,
-            who,
-            self._controls,
-            self._settings,
-            self._num_servers,
-            saver.write_record,
-            self._record if self._goes_on else None,
-        )
-
-    def _join_ps(self, task: TaskId, address: str) -> None:
-        """Lead a ps that has come. A repeat changes nothing. From any thread.
-
-        Raises:
-            RefusedError: The ps of that index is another one.
-            StorageError: It does not find the model directory.
-        """
-        with self._joining:
-            known = {control.task: control.address for control in self._controls}
-            if known.get(task, address) != address:
-                raise RefusedError(
-                    f"{task} is at {known[task]} in this job, and another one at {address} cannot "
-                    "take its place; give it an index of its own, or that address",
-                    task=task,
-                )
-            if task in known or self._loop is None or not self._leadership.takes_ps():
-                return
-            control = self._new_control(task, address)
-            try:
-                if self._checkpointer is not None:
-                    self._checkpointer.try_server(PsShards([control]))
-            except BaseException:
-                control.close()
-                raise
-            with self.locked_job.open() as (job, now):
-                job.add_ps(task, address, now=now)
-            self._controls.append(control)
-            self._loop.add(control)
-            self._leadership.add(control)
-        log.info("%s has come, at %s", task, address)
-
-    def _write_status(self) -> None:
-        if self._settings.model_dir and self._chief is not None:
-            write_status(self._settings.model_dir, self._chief)
-
-    def resume(self) -> str:
-        """Choose the checkpoint to begin with, and log what is lost since; its name, or empty.
-
-        Raises:
-            CheckpointError: All checkpoints are damaged.
-            StorageError: A ps cannot write to the model directory, or has another one.
-        """
-        checkpointer = self._checkpointer
-        self._resumes = held = self._known.shards > 0
-        if checkpointer is None or self._record is None or self._saver is None:
-            return ""
-        if (
-            not held or not self._leadership.takes_ps()
-        ):  # a ps that is lost is no reason to end then
-            checkpointer.try_servers()
-        chosen = checkpointer.choose(verify=not held)
-        self._tell_saved()
-        if held and not self._has_failed:
-            step = self._known.global_step
-            log.info("going on at global step %d: the ps have kept the variables", step)
-        elif not held:
-            checkpointer.tell_resumed(self._record)
-        self._resumes = held or chosen is not None
-        if self._plane.snapshots is not None:
-            self._plane.snapshots.saves = True
-            self._plane.snapshots.restore_from = chosen.path if chosen is not None else ""
-        self._saver.record()
-        return chosen.name if chosen is not None else ""
-
-    def _tell_saved(self) -> None:
-        last = self._checkpointer.last if self._checkpointer is not None else None
-        with self.locked_job.open() as (job, _):
-            job.saved_step = last.global_step if last is not None else 0
+        self._leading = leading
+        leading.start()
+        return leading
 
     def wait_for_workers(self, check: Callable[[], None]) -> None:
         """Wait for as many workers as the settings ask for; see ``enough_workers.py``."""
-        wait_for_workers(self.locked_job, self._settings, self._task, check, resumes=self._resumes)
+        resumes = self._leading is not None and self._leading.resumes
+        wait_for_workers(self.locked_job, self._settings, self._task, check, resumes=resumes)
 
     def tell_first_steps(self) -> str:
         """Have the status say whose first step the chief waits for; returns their short names."""
@@ -326,11 +167,6 @@ class JobLeader:
             job.stop(reason)
 
     @property
-    def _has_failed(self) -> bool:
-        with self.locked_job.open() as (job, _):
-            return job.phase is Phase.FAILED
-
-    @property
     def reason(self) -> str:
         """Why the job failed or is stopping; empty otherwise."""
         with self.locked_job.open() as (job, _):
@@ -345,7 +181,7 @@ class JobLeader:
     @property
     def failure(self) -> RopewalkError | None:
         """Why the job failed, if that says more than its phase."""
-        return self._loop.failure if self._loop is not None else None
+        return self._leading.failure if self._leading is not None else None
 
     def samples(self) -> Iterator[Sample]:
         """Yield samples of the job, for Prometheus."""
@@ -365,10 +201,7 @@ class JobLeader:
 
     def hand_over(self, global_step: int) -> bool:
         """Leave the job to the next chief; False: it stops. See :meth:`ChiefLoop.hand_over`."""
-        if self._loop is None or not self._loop.hand_over(global_step=global_step):
-            return False
-        log.info("leaves the job to the next chief; the other tasks go on")
-        return True
+        return self._leading is not None and self._leading.hand_over(global_step)
 
     def end(
         self,
@@ -382,19 +215,12 @@ class JobLeader:
         Returns:
             The job's final phase; None: this task has not begun to lead.
         """
-        if self._loop is None:
+        if self._leading is None:
             return None
-        phase = self._loop.end(
-            global_step=global_step,
-            on_wait=lambda names: log.info("done; waiting for %s", names),
-            change_last=change_last,
-            save_first=save_first,
-        )
-        self._write_status()
-        return phase
+        return self._leading.end(global_step, change_last=change_last, save_first=save_first)
 
     def close(self) -> None:
         """Stop leading at once."""
-        for part in (self._announcement, self._loop, *self._controls):
-            if part is not None:
-                part.close()
+        if self._leading is not None:
+            self._leading.close()
+        self._servers.close()

@@ -14,10 +14,9 @@ from ...core.errors import JoinTimeoutError
 from ...core.exit_codes import ExitCode
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
-from ...core.states import Phase, State
-from ...core.task import Incarnation
+from ...core.task import Incarnation, Phase, State
 from ..data_plane.servers import ServersPlane
-from ..process.interrupts import handle_signals
+from ..process.surroundings import handle_signals
 from .leader import JobLeader
 
 log = logging.getLogger(__name__)
@@ -61,12 +60,11 @@ class _OutsideProgram:
         self._stopping.set()
 
     def run(self, leader: JobLeader) -> int:
-        leader.identify(program_is_outside=True)
+        identified = leader.identify(program_is_outside=True)
         who = self._wait_for_program(leader)
         if who is None:
             return ExitCode.DRAINED
-        leader.lead(who)
-        begins_with = leader.resume()
+        begins_with = leader.lead(identified, who).resume()
         with leader.locked_job.open():
             leader.locked_job.begins_with = begins_with
         while not (self._has_ended(leader) or self._stopping.wait(_POLL_S)):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigurationError, RopewalkError
-from ...core.files.plain_file import read_plain
+from ...core.outside_text import read_plain
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

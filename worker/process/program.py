@@ -1,5 +1,8 @@
-"""Running the user's program in this process, and how its end is reported."""
+"""The user's program in this process: how it runs, how it ends, and what is reported."""
 
+import contextlib
+import ctypes
+import dis
 import importlib
 import importlib.util
 import runpy
@@ -8,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from ...core.errors import (
     ConfigurationError,
@@ -18,9 +23,14 @@ from ...core.errors import (
     TooManyWorkersError,
 )
 from ...core.exit_codes import ExitCode
-from ...core.process.tracebacks import program_traceback
-from ...core.states import Outcome
+from ...core.outside_text import open_plain
+from ...core.process.threads import main_thread_frame
+from ...core.process.tracebacks import program_traceback, shows_uncaught
+from ...core.settings import read_environment, take_environment
+from ...core.task import Outcome
 from ...core.terminal import terminal_text
+
+# -- Running the user's program in this process, and how its end is reported -------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,7 @@ def ending_of(
     Its text goes to ``show``, or to stderr: a traceback, unless the program was asked to end or
     ends because of another task. A framework's error that replaced one of ours counts as ours.
     """
-    from ...core.process.replaced_errors import (
+    from ...core.process.tracebacks import (
         first_error,  # a launcher, which loads this, needs it not
     )
 
@@ -197,3 +207,143 @@ def show_error(text: str) -> None:
     """Write a traceback to stderr."""
     sys.stderr.write(terminal_text(text, colours=True))
     sys.stderr.flush()
+
+
+# -- End of the main program of this process, for what runs when the interpreter exits ---------
+# ``ropewalk run`` calls the program and sees it return or raise. Python itself calls a program
+# that was started by plain ``python``, and does not tell functions that run at exit why. Three
+# things do: an uncaught exception goes to ``sys.excepthook``; ``sys.exit`` is a function that can
+# be wrapped; and the program's outermost frame stops at the instruction with which it ended.
+
+# `raise SystemExit(main())` at top level ends a program as returning does; its code is not known.
+_LAST_INSTRUCTIONS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS")
+
+
+class ProgramEnd:
+    """Notes how the main program ends. Make one per process."""
+
+    def __init__(self) -> None:
+        self._frame = _main_frame()
+        self._ending: Ending | None = None
+        self._exit_code: list[Any] = []  # of the last sys.exit, which may have been caught
+        self._own_hook = not shows_uncaught()
+        self._excepthook, self._exit = sys.excepthook, sys.exit
+        sys.excepthook = self._uncaught
+        sys.exit = self._noted_exit
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        own_hook = self._own_hook and not isinstance(error, RopewalkError)
+        if own_hook:
+            self._excepthook(kind, error, trace)  # rich's, or whatever the program has set
+        program = self._frame.f_code.co_filename
+        show = (lambda _: None) if own_hook else None
+        self._ending = ending_of(error, program=program, show=show)
+
+    def _noted_exit(self, code: Any = None, /) -> NoReturn:
+        self._exit_code = [code]
+        self._exit(code)
+
+    def ending(self) -> Ending:
+        """Find out how the program ended. Call when the interpreter exits."""
+        if self._ending is not None:
+            return self._ending
+        frame = self._frame
+        last = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if last in _LAST_INSTRUCTIONS:
+            return Ending(Outcome.DONE, ExitCode.DONE)
+        if self._exit_code:
+            [code] = self._exit_code
+            # Text was printed by Python already.
+            return exit_ending(code if code is None or isinstance(code, int) else 1)
+        message = "the program raised SystemExit; its code is known only from sys.exit(CODE)"
+        return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, message)
+
+
+def _main_frame() -> FrameType:
+    """Find the outermost frame of the program."""
+    frame = main_thread_frame()
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    names = sys.modules["__main__"].__dict__
+    of_program = [frame for frame in frames if frame.f_globals is names]
+    return (of_program or frames)[-1]
+
+
+def set_exit_code(code: int) -> None:
+    """Let this process end with ``code``, though the interpreter is exiting already.
+
+    Python has settled its own code by then. All of its work at exit is still done; then, in place
+    of its last step, libc calls ``_exit``.
+    """
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(libc._exit, ctypes.c_void_p(code), None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # called before: the last one is the first
+
+
+# -- The report of a task that fails to its launcher: the traceback or message, in a file ------
+# A mistake in a program fails every task alike. The launcher shows it once, so tasks that have a
+# launcher do not print it. The parent of a task in a container needs a sentence for the status of
+# the pod; such a task prints its error as well. The idea, and that it is a file, is that of
+# torch.distributed.elastic's ``TORCHELASTIC_ERROR_FILE``.
+
+ERROR_FILE = "ROPEWALK_ERROR_FILE"  # set by the launcher, for one task
+ERROR_COPY = "ROPEWALK_ERROR_COPY"  # set by the parent of a task in a container
+_MAX_BYTES = 64 * 1024
+
+
+class ErrorReport:
+    """A way for the text of an error: to the launcher, or to stderr without one.
+
+    Args:
+        path: The launcher's file; empty: there is none.
+        is_copy: Whether the error is printed as well.
+    """
+
+    def __init__(self, path: str, *, is_copy: bool = False) -> None:
+        self._path = path
+        self._is_copy = is_copy
+
+    @property
+    def has_parent(self) -> bool:
+        """Whether it is for the parent of a task in a container."""
+        return self._is_copy and bool(self._path)
+
+    def write(self, text: str) -> bool:
+        """Hand a text to the launcher; returns whether it is the launcher that prints it."""
+        if not self._path:
+            return False
+        with contextlib.suppress(OSError):
+            Path(self._path).write_text(text[-_MAX_BYTES:], errors="replace")
+            return not self._is_copy
+        return False
+
+    def show(self, text: str) -> None:
+        """Write a text for the launcher; print it if there is none."""
+        if not self.write(text):
+            show_error(text)
+
+
+def take_error_report() -> ErrorReport:
+    """Take over the report of this process, as its environment says, for which it is removed
+    there.
+    """
+    copy, path = take_environment(ERROR_COPY), take_environment(ERROR_FILE)
+    return ErrorReport(path or copy, is_copy=not path)
+
+
+def has_parent() -> bool:
+    """Return whether this process is the task of a container whose parent process supervises it."""
+    return bool(read_environment(ERROR_COPY))
+
+
+def read_report(path: Path) -> str:
+    """Read the text of a task's report; empty if there is none."""
+    try:
+        with open_plain(path) as file:
+            return file.read(_MAX_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
-from ...core.process.frames import thread_frames
-from ...core.process.threads import new_thread, nobody_waits
+from ...core.process.threads import new_thread, nobody_waits, thread_frames
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from ....core.checkpoint.manifest import TableRecord
 from ....core.checkpoint.storage import open_model_dir
 from ....core.checkpoint.tensor_file import TensorSpec
 from ....core.errors import ConfigurationError, ShapeMismatchError
-from ....core.showing import counted
+from ....core.terminal import counted
 from ....core.versions import own_versions
 from ....distribute.optimizers import SGD
 from ....training.export_formats import scratch_array

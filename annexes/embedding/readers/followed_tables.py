@@ -15,7 +15,7 @@ import numpy as np
 
 from ....core.arrays.dtypes import Array, DType
 from ....core.rules.definitions import ShardDefinition, VariableDefinition
-from ....core.showing import counted
+from ....core.terminal import counted
 from ....telemetry.catalogue import (
     READER_BYTES,
     READER_CHANGES,

@@ -14,10 +14,10 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from ....cluster.resolvers.tf_config import TFConfigClusterResolver
-from ....cluster.roles import canonical_spec, chief_of
+from ....cluster.spec import canonical_spec, chief_of
 from ....core.arrays.dtypes import Array, as_dtype
 from ....core.errors import ConfigurationError, PeerLostError, RopewalkError, StaleRowsError
-from ....core.process.rare_log import RareLog
+from ....core.process.log_records import RareLog
 from ....core.process.threads import new_thread
 from ....core.rules.definitions import VariableDefinition
 from ....core.settings import load_settings, quiet_grpc

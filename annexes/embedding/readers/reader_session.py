@@ -20,9 +20,9 @@ from ....client.ps.distinct_rows import DistinctRows, DistinctRowsCache, Rows
 from ....client.ps.locating import LeaderWatch
 from ....client.ps.parameter_session import ParameterSession
 from ....client.ps.remote_ps import RemotePs
-from ....cluster.access.principal import READER, principal_of_task
+from ....cluster.access import READER, principal_of_task
 from ....cluster.replication.configuration import first_leaders
-from ....cluster.roles import PS
+from ....cluster.spec import PS
 from ....core.arrays.dtypes import Array, as_bytes, row_shape, size_of
 from ....core.backoff import Backoff, attempts
 from ....core.errors import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from ....cluster.replication import replica
-from ....cluster.replication.replica import ReplicaRole
+from ....cluster.replication.configuration import ReplicaRole
 from ....core.checkpoint import CheckpointReader
 from ....core.errors import RefusedError
 from ....core.task import TaskId

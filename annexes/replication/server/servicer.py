@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ....cluster.replication.reports import ShareState
+from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead, ShareState
 from ....core.arrays.memory_pool import Lease, MemoryPool
 from ....core.errors import FencedError, RefusedError
 from ....core.settings import Settings

@@ -8,9 +8,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ....cluster.replication import replica
-from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ....cluster.replication.replica import Replica, ReplicaRole
-from ....cluster.replication.reports import ShareLeader, ShareState
+from ....cluster.replication.configuration import (
+    CopyTo,
+    GiveUpShare,
+    HandOver,
+    Lead,
+    ReplicaRole,
+    ShareLeader,
+    ShareState,
+)
+from ....cluster.replication.replica import Replica
 from ....core.errors import RefusedError, RopewalkError
 from ....core.settings import Settings
 from ....core.task import TaskId

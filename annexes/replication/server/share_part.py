@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from ....cluster.replication.replica import Replica, ReplicaRole
-from ....cluster.replication.reports import FollowerState, ShareLeader, ShareState
+from ....cluster.replication.configuration import (
+    FollowerState,
+    ReplicaRole,
+    ShareLeader,
+    ShareState,
+)
+from ....cluster.replication.replica import Replica
 from ....core.errors import FencedError, MovedError
 from ....core.settings import Settings
 from ....core.task import TaskId

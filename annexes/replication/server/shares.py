@@ -5,12 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ....cluster.replication.configuration import CopyTo, Lead
-from ....cluster.replication.replica import GRANT_S, ReplicaRole
-from ....cluster.replication.reports import PsReport, ShareState
+from ....cluster.replication.configuration import CopyTo, Lead, PsReport, ReplicaRole, ShareState
+from ....cluster.replication.replica import GRANT_S
 from ....core.arrays.dtypes import Array, as_bytes
 from ....core.errors import FencedError, RefusedError, RopewalkError
-from ....core.process.memory import memory_bytes
+from ....core.process.processes import memory_bytes
 from ....core.process.threads import new_thread
 from ....core.report import PsCounters, total_counters
 from ....core.settings import Settings

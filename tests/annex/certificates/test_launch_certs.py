@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from helpers.tls_files import tls_settings, with_tls
 from ropewalk.annexes.certificates.command import Authority, issue
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import ConfigurationError, RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId

@@ -19,7 +19,7 @@ from ropewalk.annexes.jobfile.plan import (
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, write_tf_config
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
-from ropewalk.launch.processes.environment import process_environment, process_settings
+from ropewalk.launch.processes.process import process_environment, process_settings
 
 PLACE = Place(
     checkpoints="/checkpoints", tls="/tls", token="/tokens", health_port=1,  # noqa: S106

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.annexes.kubernetes.status_record import JobSnapshot, events_between, is_due, record_of
-from ropewalk.core.states import State
+from ropewalk.core.task import State
 
 ALIVE = {"chief:0": State.ALIVE, "worker:0": State.ALIVE}
 TRAINING = JobSnapshot(100.0, "running", step=1000, goal_steps=3000, tasks=ALIVE)

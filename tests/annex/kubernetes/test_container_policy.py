@@ -4,11 +4,11 @@ import pytest
 
 from helpers.supervised import CHIEF, DRAINED, EARLY, EVALUATOR, FOLLOWED, PS, W0, Job, ask
 from ropewalk.annexes.kubernetes.container import container_policy
-from ropewalk.cluster.supervision.events import (
+from ropewalk.cluster.supervision.policy import (
+    End,
     Ended,
     StartAgain,
 )
-from ropewalk.cluster.supervision.exits import End
 from ropewalk.core.task import TaskId
 
 

@@ -9,8 +9,7 @@ from ropewalk.annexes.kubernetes.chiefs_pod import FailedPeers
 from ropewalk.core.errors import AccessError, PeerLostError
 from ropewalk.core.report import PsCounters
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Phase
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, TaskId
 from ropewalk.server.chief.servicer import LockedJob, new_chief
 
 CHIEF, PS0, PS1, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1), TaskId("worker", 0)

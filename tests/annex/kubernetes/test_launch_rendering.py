@@ -28,7 +28,7 @@ from ropewalk.annexes.kubernetes.names import Form
 from ropewalk.annexes.kubernetes.scaling import departure, documents_to_apply
 from ropewalk.cluster.resolvers.launchers import launcher_resolver
 from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.resolvers.resolver import SimpleClusterResolver
 from ropewalk.cluster.resolvers.tf_config import cluster_of
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError

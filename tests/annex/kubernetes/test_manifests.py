@@ -12,7 +12,7 @@ from helpers.jobfile import digits
 from helpers.kubernetes.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.kubernetes.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from ropewalk.annexes.kubernetes.manifests import manifests
-from ropewalk.cluster.access.principal import principal_of_uri
+from ropewalk.cluster.access import principal_of_uri
 from ropewalk.telemetry.metrics_page import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")

@@ -4,8 +4,7 @@ from ropewalk.annexes.moments import decisions
 from ropewalk.annexes.moments.decisions import CutPhase, JobCut
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.report import TaskEnd, TaskReport
-from ropewalk.core.states import Outcome
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, TaskId
 
 CHIEF, W0, W1 = (
     Incarnation(TaskId("chief", 0), 1),

@@ -14,8 +14,7 @@ from ropewalk.cluster.job.job import Job
 from ropewalk.core.errors import CutVoidError, PeerLostError, PermissionDeniedError
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Outcome
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, TaskId
 from ropewalk.core.wire.cut_marks import CutMark, Marks
 from ropewalk.server.chief.servicer import LockedJob
 

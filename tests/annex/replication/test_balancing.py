@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.annexes.replication.balancing import ShareWork, WorkMeter, best_move
-from ropewalk.cluster.replication.configuration import Configuration
-from ropewalk.cluster.replication.replica import ReplicaRole
-from ropewalk.cluster.replication.reports import ShareState
+from ropewalk.cluster.replication.configuration import Configuration, ReplicaRole, ShareState
 from ropewalk.core.task import TaskId
 
 PS = [TaskId("ps", index) for index in range(4)]

@@ -27,8 +27,7 @@ from ropewalk.annexes.replication.server.share_part import SERVICE
 from ropewalk.annexes.replication.server.shares import RemoteLink
 from ropewalk.annexes.replication.server.stream import RecordStream
 from ropewalk.cluster.replication import replica
-from ropewalk.cluster.replication.configuration import GiveUpShare, HandOver, Lead
-from ropewalk.cluster.replication.replica import ReplicaRole
+from ropewalk.cluster.replication.configuration import GiveUpShare, HandOver, Lead, ReplicaRole
 from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RefusedError
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.settings import Settings

@@ -13,10 +13,17 @@ from helpers.waiting import wait_until
 from ropewalk.client.ps.control import PsControl
 from ropewalk.client.ps.locating import leader_in
 from ropewalk.client.ps.remote_ps import RemotePs
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ropewalk.cluster.replication.replica import GRANT_S, ReplicaRole
-from ropewalk.cluster.replication.reports import FollowerState, ShareLeader
+from ropewalk.cluster.access import Principal
+from ropewalk.cluster.replication.configuration import (
+    CopyTo,
+    FollowerState,
+    GiveUpShare,
+    HandOver,
+    Lead,
+    ReplicaRole,
+    ShareLeader,
+)
+from ropewalk.cluster.replication.replica import GRANT_S
 from ropewalk.core.errors import FencedError, MovedError, PeerLostError, RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from helpers.replication.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
 from ropewalk.annexes.replication.share_commands import move_command
-from ropewalk.cluster.replication.moves import MovePhase
+from ropewalk.cluster.replication.configuration import MovePhase
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint
 from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.checkpoint.job_record import read_job_record

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from helpers.replication.counting_job import CountingJob, counting_job
 from helpers.waiting import scaled, wait_until
-from ropewalk.cluster.replication.moves import MovePhase
+from ropewalk.cluster.replication.configuration import MovePhase
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 

@@ -8,8 +8,14 @@ import pytest
 
 from helpers.replication.model import Bounds, Model, Rules, search
 from ropewalk.cluster.replication import configuration, replica
-from ropewalk.cluster.replication.configuration import Configuration, GiveUpShare, HandOver, Lead
-from ropewalk.cluster.replication.replica import Replica, ReplicaRole
+from ropewalk.cluster.replication.configuration import (
+    Configuration,
+    GiveUpShare,
+    HandOver,
+    Lead,
+    ReplicaRole,
+)
+from ropewalk.cluster.replication.replica import Replica
 from ropewalk.core.task import TaskId
 
 _FAST = {

@@ -17,13 +17,19 @@ from ropewalk.annexes.replication.moves import Moves
 from ropewalk.annexes.replication.share_keeper import ShareKeeper
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.job.job import Job
-from ropewalk.cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead
-from ropewalk.cluster.replication.replica import ReplicaRole
-from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
+from ropewalk.cluster.replication.configuration import (
+    CopyTo,
+    FollowerState,
+    GiveUpShare,
+    HandOver,
+    Lead,
+    PsReport,
+    ReplicaRole,
+    ShareState,
+)
 from ropewalk.core.checkpoint.job_record import JobRecord, ShareRecord
 from ropewalk.core.errors import FencedError, PeerLostError, RefusedError, StorageError
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.server.chief.servicer import LockedJob
 
 CHIEF = TaskId("chief", 0)

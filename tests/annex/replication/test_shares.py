@@ -10,16 +10,18 @@ from ropewalk.cluster.replication import configuration
 from ropewalk.cluster.replication.configuration import (
     Configuration,
     CopyTo,
+    FollowerState,
     GiveUpShare,
     HandOver,
     Lead,
+    MovePhase,
     Order,
+    PsReport,
     Reconfiguration,
+    ReplicaRole,
+    ShareState,
     first_leaders,
 )
-from ropewalk.cluster.replication.moves import MovePhase
-from ropewalk.cluster.replication.replica import ReplicaRole
-from ropewalk.cluster.replication.reports import FollowerState, PsReport, ShareState
 from ropewalk.core.errors import NotFoundError, RefusedError
 from ropewalk.core.task import TaskId
 

@@ -19,7 +19,7 @@ from ropewalk.annexes.service.kept import JobLog
 from ropewalk.annexes.service.server import GatewayServer
 from ropewalk.annexes.service.table import ClusterLimits, JobTable
 from ropewalk.annexes.service.versions import own_environment
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ropewalk.annexes.service.spares import Spares
-from ropewalk.core.process.stopped import is_stopped
+from ropewalk.core.process.processes import is_stopped
 from ropewalk.core.task import TaskId
 from ropewalk.launch.processes.process import ParentDeathPipe
 

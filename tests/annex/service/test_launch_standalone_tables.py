@@ -5,7 +5,7 @@ import io
 from ropewalk.annexes.service.calls import JobView, NodeView
 from ropewalk.annexes.service.chief_of_job import jobs_table, nodes_table
 from ropewalk.core.task import TaskId
-from ropewalk.launch.screen.terminal import TerminalConsole
+from ropewalk.launch.screen.display import TerminalConsole
 
 
 def test_what_others_have_written_is_shown_and_not_obeyed() -> None:

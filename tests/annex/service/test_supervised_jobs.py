@@ -21,11 +21,11 @@ from helpers.supervised import (
 )
 from ropewalk.annexes.service.job import standalone_policy
 from ropewalk.cluster.supervision.decisions import LOST
-from ropewalk.cluster.supervision.events import (
+from ropewalk.cluster.supervision.policy import (
+    End,
     Fails,
     StartAgain,
 )
-from ropewalk.cluster.supervision.exits import End
 from ropewalk.core.task import TaskId
 
 STANDALONE = standalone_policy(synchronous=False)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.replication.configuration import ShareLeader
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.moves import Move
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.access import Principal
+from ropewalk.cluster.replication.configuration import Move, ShareLeader
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId

@@ -38,8 +38,9 @@ from ropewalk.cluster.replication.configuration import (
     GiveUpShare,
     HandOver,
     Lead,
+    ReplicaRole,
 )
-from ropewalk.cluster.replication.replica import Replica, ReplicaRole
+from ropewalk.cluster.replication.replica import Replica
 from ropewalk.core.task import TaskId
 
 SHARE = 0

@@ -7,7 +7,7 @@ import pytest
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps.locating import LeaderWatch, leader_in
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.replication.configuration import ShareLeader
 from ropewalk.core.errors import MovedError, PeerLostError, PermissionDeniedError, RopewalkError
 from ropewalk.core.task import TaskId
 

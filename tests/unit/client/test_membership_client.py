@@ -26,8 +26,7 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Outcome, Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, Phase, TaskId
 
 TASK = TaskId("worker", 1)
 SETTINGS = Settings(join_timeout_s=0.4, lease_s=10.0, reconnect_timeout_s=5.0)

@@ -11,7 +11,7 @@ from helpers.ps_peers import PS, SETTINGS
 from helpers.waiting import scaled
 from ropewalk.client.ps.remote_ps import RemotePs
 from ropewalk.client.ps.step import answered
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.replication.configuration import ShareLeader
 from ropewalk.core.arrays.gather_buffer import GatherBuffer
 from ropewalk.core.errors import JobStoppedError, PeerLostError, RopewalkError
 from ropewalk.core.task import Incarnation, TaskId

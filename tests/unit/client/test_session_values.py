@@ -9,7 +9,7 @@ import pytest
 
 from helpers.sessions import Cluster, create, floats, variable
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.cluster.placement import FixedShardsPartitioner
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import (
     ShapeMismatchError,

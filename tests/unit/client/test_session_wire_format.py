@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Exchange, Step, Write, answered
-from ropewalk.cluster.placement.partitioners import FixedShardsPartitioner
+from ropewalk.cluster.placement import FixedShardsPartitioner
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.errors import RefusedError, ShapeMismatchError

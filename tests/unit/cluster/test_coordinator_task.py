@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from ropewalk.cluster.resolvers.coordinator_task import (
+from ropewalk.cluster.resolvers.resolved import (
     coordinator_of,
+    resolve,
     served_by_coordinator,
     servers_to_coordinate,
 )
-from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.cluster.resolvers.simple import SimpleClusterResolver
+from ropewalk.cluster.resolvers.resolver import SimpleClusterResolver
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId

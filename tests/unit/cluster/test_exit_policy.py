@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from helpers.rows import row
-from ropewalk.cluster.supervision.exits import End, JobNeeds, Verdict, on_exit, whom_to_blame
+from ropewalk.cluster.supervision.policy import End, JobNeeds, Verdict, on_exit, whom_to_blame
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 

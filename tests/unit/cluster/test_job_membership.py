@@ -5,8 +5,7 @@ import pytest
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.errors import FencedError, RefusedError, TooManyWorkersError
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
-from ropewalk.core.states import LONGEST_FIRST_STEP_S, Outcome, Phase, State
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import LONGEST_FIRST_STEP_S, Incarnation, Outcome, Phase, State, TaskId
 from ropewalk.core.wire.bounds import MAX_GENERATION
 
 CHIEF, EVALUATOR = TaskId("chief", 0), TaskId("evaluator", 0)

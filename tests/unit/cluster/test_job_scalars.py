@@ -7,8 +7,7 @@ import pytest
 from ropewalk.cluster.job.job import Job
 from ropewalk.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
-from ropewalk.core.states import Outcome
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, TaskId
 
 CHIEF, WORKER, PS = TaskId("chief", 0), TaskId("worker", 0), TaskId("ps", 0)
 EVALUATOR = TaskId("evaluator", 0)

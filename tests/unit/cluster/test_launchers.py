@@ -15,7 +15,7 @@ from ropewalk.cluster.resolvers.launchers import (
 )
 from ropewalk.cluster.resolvers.resolver import ClusterResolver
 from ropewalk.cluster.resolvers.sagemaker import SageMakerClusterResolver
-from ropewalk.cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ropewalk.cluster.resolvers.slurm import SlurmClusterResolver
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver
 from ropewalk.cluster.resolvers.volcano import VolcanoClusterResolver
 from ropewalk.cluster.spec import ClusterSpec

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.cluster.access.leadership import Leadership, may_follow
-from ropewalk.cluster.access.principal import Principal, principal_of_task
+from ropewalk.cluster.access import Leadership, Principal, may_follow, principal_of_task
 from ropewalk.core.task import TaskId
 
 CHIEF, OTHER, W0, W1 = (

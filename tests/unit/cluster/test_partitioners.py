@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.cluster.placement.partitioners import (
+from ropewalk.cluster.placement import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.cluster.placement.balance import greedy_by_bytes, round_robin
+from ropewalk.cluster.placement import greedy_by_bytes, round_robin
 
 sizes = st.lists(st.integers(0, 10**12), max_size=50)
 

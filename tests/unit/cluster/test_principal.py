@@ -3,15 +3,17 @@
 import pytest
 
 from helpers.rows import row
-from ropewalk.cluster.access.leadership import Leadership
-from ropewalk.cluster.access.principal import (
+from ropewalk.cluster.access import (
     ROLES,
+    RULES,
+    Leadership,
     Principal,
+    check_access,
+    check_claim,
     principal_of_path,
     principal_of_task,
     principal_of_uri,
 )
-from ropewalk.cluster.access.rights import RULES, check_access, check_claim
 from ropewalk.core.errors import ConfigurationError, PermissionDeniedError
 from ropewalk.core.task import TaskId
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ropewalk.cluster.resolvers.resolved import ResolvedTask, resolve
+from ropewalk.cluster.resolvers.resolver import SimpleClusterResolver, UnionClusterResolver
 from ropewalk.cluster.resolvers.sagemaker import SageMakerClusterResolver
-from ropewalk.cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
 from ropewalk.cluster.resolvers.template import TemplateClusterResolver
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver
 from ropewalk.cluster.spec import ClusterSpec

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ropewalk.cluster.roles import (
+from ropewalk.cluster.spec import (
+    ClusterSpec,
     canonical_spec,
     canonical_type,
     chief_of,
@@ -10,7 +11,6 @@ from ropewalk.cluster.roles import (
     training_spec,
     workers_of,
 )
-from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.task import TaskId
 

@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.cluster.resolvers.resolver import ClusterResolver, format_master_url
-from ropewalk.cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
+from ropewalk.cluster.resolvers.resolver import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    UnionClusterResolver,
+    format_master_url,
+)
 from ropewalk.cluster.spec import ClusterSpec
 
 

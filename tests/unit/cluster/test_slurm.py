@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.cluster.resolvers.slurm import RankPlace, places_of_ranks
-from ropewalk.cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ropewalk.cluster.resolvers.slurm import RankPlace, SlurmClusterResolver, places_of_ranks
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import ConfigurationError
 

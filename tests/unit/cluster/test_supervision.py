@@ -20,7 +20,8 @@ from helpers.supervised import (
     kill,
     whatever_happens,
 )
-from ropewalk.cluster.supervision.events import (
+from ropewalk.cluster.supervision.policy import (
+    End,
     Ended,
     Fails,
     Leaves,
@@ -29,7 +30,6 @@ from ropewalk.cluster.supervision.events import (
     StartAgain,
     StopRequested,
 )
-from ropewalk.cluster.supervision.exits import End
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings

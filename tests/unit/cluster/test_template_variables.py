@@ -6,9 +6,9 @@ import pytest
 
 from ropewalk.cluster.resolvers.launchers import environment_resolver, launcher_resolver
 from ropewalk.cluster.resolvers.resolved import ResolvedTask, resolve
-from ropewalk.cluster.resolvers.template_variables import VariablesClusterResolver
+from ropewalk.cluster.resolvers.template import VariablesClusterResolver
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.launch.options.settings import TaskFlags, resolve_task
+from ropewalk.launch.options import TaskFlags, resolve_task
 
 POD = {
     "ROPEWALK_ROLE": "worker",

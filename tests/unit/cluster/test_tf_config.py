@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.cluster.resolvers.simple import UnionClusterResolver
+from ropewalk.cluster.resolvers.resolver import UnionClusterResolver
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, read_tf_config, task_of
 from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import TFConfigError

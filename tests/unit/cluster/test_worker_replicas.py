@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.cluster.job.worker_replicas import WorkerReplicas
+from ropewalk.cluster.job.barrier import WorkerReplicas
 from ropewalk.core.task import TaskId
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

@@ -17,8 +17,7 @@ from ropewalk.core.report import PsCounters, TaskReport
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from ropewalk.core.rules.initializers import Initializer
 from ropewalk.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
-from ropewalk.core.states import Outcome, Phase, State
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, Phase, State, TaskId
 from ropewalk.core.versions import Versions
 from ropewalk.core.wire import codec
 from ropewalk.proto.v1 import common_pb2, ps_pb2

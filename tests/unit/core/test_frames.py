@@ -9,13 +9,13 @@ from types import FrameType
 import pytest
 
 from helpers.waiting import scaled
-from ropewalk.core.process.frames import main_thread_frame, thread_frames
+from ropewalk.core.process.threads import main_thread_frame, thread_frames
 
 # A collection is due with the first, second, … object that is made while frames are read, and frees
 # a threading.local in a cycle. The frames of the other threads are new each time.
 DUE_WHILE_READING = """
 import gc, threading, time
-from ropewalk.core.process.frames import thread_frames
+from ropewalk.core.process.threads import thread_frames
 
 class Cycle: ...
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.core.process.memory import out_of_memory_kills
+from ropewalk.core.process.processes import out_of_memory_kills
 
 VERSION_2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
 VERSION_1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from ropewalk.core.process import on_import
+from ropewalk.core.process import frameworks
+from ropewalk.core.process.frameworks import call_on_import, watch_imports
 
 NAME = "a_framework_of_this_test"
 
@@ -21,25 +22,25 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     found: list[str] = []
-    on_import.register(NAME, lambda: found.append(str(sys.modules[NAME].VALUE)))
+    call_on_import(NAME, lambda: found.append(str(sys.modules[NAME].VALUE)))
     yield found
-    on_import._waiting.pop(NAME, None)
+    frameworks._waiting.pop(NAME, None)
     sys.modules.pop(NAME, None)
 
 
 def test_it_is_called_at_once_if_the_module_is_there(calls: list[str]) -> None:
     importlib.import_module(NAME)
-    on_import.watch()
+    watch_imports()
     assert calls == ["3"]
 
 
 def test_it_is_called_when_the_module_has_been_imported_and_once(calls: list[str]) -> None:
-    on_import.watch()
+    watch_imports()
     assert calls == []
     module = importlib.import_module(NAME)
     assert calls == ["3"]
     importlib.reload(module)
-    on_import.watch()
+    watch_imports()
     assert calls == ["3"]
 
 
@@ -49,8 +50,8 @@ def test_a_function_that_fails_is_called_again(calls: list[str]) -> None:
         if len(calls) == 1:
             raise ImportError("in a circle")
 
-    on_import.register(NAME, fail_once)
-    on_import.watch()
+    call_on_import(NAME, fail_once)
+    watch_imports()
     with pytest.raises(ImportError, match="in a circle"):
         importlib.import_module(NAME)
     importlib.import_module(NAME)
@@ -67,13 +68,13 @@ def test_a_function_that_another_thread_calls_is_waited_for(calls: list[str]) ->
         calls.append("called")
 
     def watch() -> None:
-        on_import.watch()
+        watch_imports()
         calls.append("after")
         seen.set()
 
     importlib.import_module(NAME)
-    on_import.register(NAME, slow)
-    threads = [threading.Thread(target=on_import.watch), threading.Thread(target=watch)]
+    call_on_import(NAME, slow)
+    threads = [threading.Thread(target=watch_imports), threading.Thread(target=watch)]
     threads[0].start()
     assert begun.wait(10)
     threads[1].start()
@@ -101,7 +102,7 @@ def test_a_module_that_another_thread_imports_is_waited_for(
     helper.go_on = wait  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, helper.__name__, helper)
     # The import began before there was a strategy: nobody reports its end.
-    finders = [each for each in sys.meta_path if not isinstance(each, on_import._Finder)]
+    finders = [each for each in sys.meta_path if not isinstance(each, frameworks._Finder)]
     monkeypatch.setattr(sys, "meta_path", finders)
     importing = threading.Thread(target=importlib.import_module, args=(NAME,))
     importing.start()
@@ -111,8 +112,8 @@ def test_a_module_that_another_thread_imports_is_waited_for(
         go_on.set()
         return importlib.import_module(name)
 
-    monkeypatch.setattr(on_import, "import_module", import_module)
-    on_import.watch()
+    monkeypatch.setattr(frameworks, "import_module", import_module)
+    watch_imports()
     go_on.set()
     importing.join()
     assert calls == ["3"]
@@ -127,17 +128,17 @@ def test_the_loader_of_other_modules_is_left_as_it_was(
         file.writestr("zipped_framework/__init__.py", "from . import part\nVALUE = 3\n")
         file.writestr("zipped_framework/part.py", "")
     monkeypatch.syspath_prepend(tmp_path / "all.zip")
-    on_import.register(
+    call_on_import(
         "zipped_framework", lambda: calls.append(hasattr(sys.modules["zipped_framework"], "VALUE"))
     )
-    on_import.watch()
+    watch_imports()
     importlib.import_module("zipped_framework")
     assert calls == [True]
 
 
 def test_a_module_that_is_not_there_is_as_ever(calls: list[str]) -> None:
-    on_import.register("a_framework_that_nobody_has", calls.clear)
-    on_import.watch()
+    call_on_import("a_framework_that_nobody_has", calls.clear)
+    watch_imports()
     with pytest.raises(ModuleNotFoundError, match="a_framework_that_nobody_has"):
         importlib.import_module("a_framework_that_nobody_has")
-    on_import._waiting.pop("a_framework_that_nobody_has")
+    frameworks._waiting.pop("a_framework_that_nobody_has")

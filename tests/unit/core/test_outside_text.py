@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from helpers.strategies import text_of
 from ropewalk.core.checkpoint.folder import open_folder
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.core.files.plain_file import open_plain, read_plain
-from ropewalk.core.outside_text import parse_number, read_json
+from ropewalk.core.outside_text import open_plain, parse_number, read_json, read_plain
 from ropewalk.core.settings import load_settings
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ropewalk.core.process.rare_log import RareLog
+from ropewalk.core.process.log_records import RareLog
 
 log = logging.getLogger("ropewalk.test")
 

@@ -1,19 +1,25 @@
 """Settings: flags over environment over defaults, and back into a child's environment."""
 
 import os
+import subprocess
+import sys
 from typing import Any, Literal, get_args, get_origin
 
 import pydantic
 import pytest
 
 from helpers.rows import row
+from ropewalk.core import annexes
 from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.setting_groups import Concern
 from ropewalk.core.settings import (
+    DECIDED,
     Settings,
     child_environment,
     launcher_variables,
     load_settings,
     read_environment,
+    settings_of,
 )
 
 
@@ -155,3 +161,35 @@ def test_a_child_gets_our_environment_with_changes(monkeypatch: pytest.MonkeyPat
     child = child_environment(CHANGED="new")
     assert (child["KEPT"], child["CHANGED"]) == ("yes", "new")
     assert os.environ["CHANGED"] == "old"
+
+
+def test_settings_of_an_annex_stand_behind_the_one_that_they_follow() -> None:
+    names = list(Settings.model_fields)
+    for module in annexes.at("settings"):
+        for group in module.GROUPS:
+            own = list(group.fields())
+            start = names.index(own[0])
+            assert names[start - 1] == group.after
+            assert names[start : start + len(own)] == own
+
+
+def test_settings_of_annexes_go_with_them() -> None:
+    code = (
+        "from ropewalk.core import annexes\n"
+        "annexes.installed = lambda: ()\n"
+        "from ropewalk.core.settings import Concern, Settings, settings_of\n"
+        "gone = {'supervise', 'rebalance', 'standalone', 'max_jobs', 'tensorboard'}\n"
+        "assert not gone & Settings.model_fields.keys(), gone\n"
+        "assert settings_of(Concern.STANDALONE) == []\n"
+        "assert not Settings(rebalance=True).asks_for('rebalance')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_field_that_names_concerns_has_those_instead_of_its_groups() -> None:
+    assert "keep_checkpoints" in settings_of(Concern.PROGRAM)
+    assert "model_dir" not in settings_of(Concern.PROGRAM)
+
+
+def test_what_launchers_decide_is_not_a_drivers_to_set() -> None:
+    assert not DECIDED.keys() & set(settings_of(Concern.DRIVER))

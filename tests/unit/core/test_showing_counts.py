@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from helpers.pages import ROOT
-from ropewalk.core.showing import counted
+from ropewalk.core.terminal import counted
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core.report import PsCounters, TaskReport
-from ropewalk.core.states import Outcome, Phase, State
+from ropewalk.core.task import Outcome, Phase, State
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from ropewalk.core.process.stopped import StoppedSince, is_stopped
+from ropewalk.core.process.processes import StoppedSince, is_stopped
 
 WaitUntil = Callable[..., None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import ROOT
-from ropewalk.core.files.tree_removal import remove_tree
+from ropewalk.core.files.temporary import remove_tree
 
 FROM_HERE = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 as_root = pytest.mark.needs("root")
@@ -98,7 +98,7 @@ def test_what_is_not_there_a_file_and_a_link_are_errors(tmp_path: Path) -> None:
 
 AS_NOBODY = """\
 import os, sys
-from ropewalk.core.files.tree_removal import remove_tree
+from ropewalk.core.files.temporary import remove_tree
 top, uid = sys.argv[1], int(sys.argv[2])
 if uid:
     os.chown(top, uid, uid)
@@ -169,7 +169,7 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(
 MOUNTED = """\
 import subprocess, sys
 from pathlib import Path
-from ropewalk.core.files.tree_removal import remove_tree
+from ropewalk.core.files.temporary import remove_tree
 
 def reason(path):
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from helpers.waiting import scaled
-from ropewalk.core.process.wait import spin_then_sleep, wait_for_counter
+from ropewalk.core.process.waiting import spin_then_sleep, wait_for_counter
 
 APPLIED = 1
 

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from helpers.compose import FILE, services
 from helpers.processes import ROOT
 from ropewalk.cluster.resolvers.resolved import resolve
-from ropewalk.cluster.resolvers.template_variables import VariablesClusterResolver
+from ropewalk.cluster.resolvers.template import VariablesClusterResolver
 from ropewalk.core.settings import Settings
 
 DOCKER = ROOT / "deploy" / "docker"

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core.errors import ClosureError
-from ropewalk.distribute.coordinator.failures import describe, rebuild
+from ropewalk.distribute.coordinator.shipping import describe, rebuild
 from ropewalk.proto.v1 import session_pb2
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJm\x07"

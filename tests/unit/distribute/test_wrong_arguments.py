@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from ropewalk.core.whole_numbers import real_number, whole_number
+from ropewalk.core.arguments import real_number, whole_number
 from ropewalk.distribute import partitioners
 
 

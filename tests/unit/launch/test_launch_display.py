@@ -12,14 +12,12 @@ from rich.table import Table
 
 from helpers.strategies import text_of
 from ropewalk.client.chief.calls import JobStatus, TaskStatus
-from ropewalk.cluster.replication.moves import Move, MovePhase
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.replication.configuration import Move, MovePhase, ShareLeader
 from ropewalk.core.report import CutCounts, PsCounters, TableCounters, TaskReport
-from ropewalk.core.states import Phase, State
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.launch.local.result import LocalResult, failure_text, result_table
-from ropewalk.launch.screen.display import RichDisplay
+from ropewalk.launch.screen.display import RichDisplay, TerminalConsole
 from ropewalk.launch.screen.numbers import fitted, numbers
 from ropewalk.launch.screen.plain import Display, PlainDisplay
 from ropewalk.launch.screen.status_table import (
@@ -29,7 +27,6 @@ from ropewalk.launch.screen.status_table import (
     status_lines,
     status_table,
 )
-from ropewalk.launch.screen.terminal import TerminalConsole
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)

@@ -11,8 +11,7 @@ import pytest
 
 from ropewalk.core.task import TaskId
 from ropewalk.launch.processes.executor import Executor, Work
-from ropewalk.launch.processes.interrupts import on_interrupts
-from ropewalk.launch.processes.process import Exit, Line, TaskProcess, read_output
+from ropewalk.launch.processes.process import Exit, Line, TaskProcess, on_interrupts, read_output
 
 TASK = TaskId("worker", 0)
 

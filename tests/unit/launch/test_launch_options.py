@@ -17,7 +17,7 @@ from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
 from ropewalk.core.versions import own_versions
 from ropewalk.launch import cli
-from ropewalk.launch.options.settings import TaskFlags, resolve_task, take_settings
+from ropewalk.launch.options import TaskFlags, resolve_task, take_settings
 
 FULL = {
     "cluster": {

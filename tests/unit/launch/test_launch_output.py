@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.launch.processes.output import LineSplitter
+from ropewalk.launch.processes.process import LineSplitter
 
 
 @pytest.mark.parametrize(

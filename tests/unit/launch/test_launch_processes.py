@@ -10,8 +10,8 @@ from ropewalk.core.settings import load_settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local.cluster import LocalRoles, default_model_dir
 from ropewalk.launch.processes.process import new_line_queue
-from ropewalk.worker.process.logs import LAUNCHER_MARK, set_up_logging
 from ropewalk.worker.process.program import Program
+from ropewalk.worker.process.surroundings import LAUNCHER_MARK, set_up_logging
 
 
 def test_what_tasks_say_is_bounded() -> None:

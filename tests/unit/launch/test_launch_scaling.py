@@ -1,9 +1,9 @@
 """Which ps a local job starts, and which it asks to leave, when its number of ps changes."""
 
-from ropewalk.cluster.roles import PS
+from ropewalk.cluster.spec import PS
 from ropewalk.cluster.supervision.decisions import TaskRun
 from ropewalk.core.task import TaskId
-from ropewalk.launch.local.scaling import Scaling
+from ropewalk.launch.local.policy import Scaling
 
 PS0, PS1, PS2 = (TaskId(PS, index) for index in range(3))
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.cluster.access.leadership import Leadership
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Leadership, Principal
 from ropewalk.core.errors import (
     ConfigurationError,
     JobDoneError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.net.auth.guard import Guard, Visitor

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 from ropewalk.net.channel import UnaryClient
 

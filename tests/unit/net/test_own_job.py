@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.tls_files import issued, write
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
 from ropewalk.net.auth.credentials import are_of_one_index, job_of_credentials, with_own_job

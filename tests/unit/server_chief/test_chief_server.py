@@ -10,8 +10,8 @@ import pytest
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
-from ropewalk.cluster.access.principal import Principal
-from ropewalk.cluster.replication.reports import ShareLeader
+from ropewalk.cluster.access import Principal
+from ropewalk.cluster.replication.configuration import ShareLeader
 from ropewalk.core.errors import (
     ConfigurationError,
     FencedError,
@@ -22,8 +22,7 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Outcome, Phase, State
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Outcome, Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table
 from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc

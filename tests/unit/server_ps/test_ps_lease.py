@@ -4,8 +4,7 @@ import pytest
 
 from helpers.clock import ManualClock
 from ropewalk.core.errors import FencedError, OtherJobError
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.server.ps.lease import ChiefLease
 
 CHIEF = Incarnation(TaskId("chief", 0), 3)

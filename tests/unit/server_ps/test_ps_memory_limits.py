@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropewalk.core.errors import LimitExceededError, PeerLostError
-from ropewalk.core.process.memory import memory_bytes
+from ropewalk.core.process.processes import memory_bytes
 from ropewalk.core.rules.built_in.adam import Adam
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
@@ -29,7 +29,7 @@ def shard(name: str, num_bytes: int, initializer: Initializer | None = None) -> 
 
 
 def store(**limits: int) -> Store:
-    return Store(PS, Settings(**limits))  # type: ignore[arg-type]
+    return Store(PS, Settings(**limits))
 
 
 def resident_bytes() -> int:

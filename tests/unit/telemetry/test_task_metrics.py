@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core.report import PsCounters, TableCounters, TaskReport
-from ropewalk.core.states import Phase
+from ropewalk.core.task import Phase
 from ropewalk.telemetry.catalogue import (
     CATALOGUE,
     CHIEF,

@@ -32,8 +32,7 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Phase
-from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.core.task import Incarnation, Phase, TaskId
 from ropewalk.core.wire.steps import LayoutEntry, Operation
 from ropewalk.distribute.program_cluster import in_cluster
 from ropewalk.distribute.runtime import ClusterRuntime, JobLink

@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.core.checkpoint.job_record import JobRecord
-from ropewalk.core.states import Phase
+from ropewalk.core.task import Phase
 from ropewalk.training.job_end import goes_on
 
 NONE = JobRecord()

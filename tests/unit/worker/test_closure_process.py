@@ -16,7 +16,7 @@ Run = Callable[[str], tuple[int, str, str]]
 BEGINNING = """
 import logging, os, signal, sys, time
 from ropewalk.core.errors import JoinTimeoutError
-from ropewalk.worker.closures.processes import ClosureProcesses
+from ropewalk.worker.closures import ClosureProcesses
 
 logging.basicConfig(format="%(message)s")
 

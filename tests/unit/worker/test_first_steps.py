@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.client.chief.membership import Membership
 from ropewalk.core.errors import JobStoppedError
-from ropewalk.worker.first_steps import FirstSteps
+from ropewalk.worker.joining import FirstSteps
 from ropewalk.worker.lead.leader import JobLeader
 
 

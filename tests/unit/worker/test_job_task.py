@@ -7,8 +7,7 @@ from ropewalk.cluster.spec import ClusterSpec
 from ropewalk.core.errors import JobStoppedError, RopewalkError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Outcome, Phase
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Outcome, Phase, TaskId
 from ropewalk.distribute.job_snapshots import JobSnapshots
 from ropewalk.worker.data_plane.plane import DataPlane
 from ropewalk.worker.job_task import JobTask

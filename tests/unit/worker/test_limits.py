@@ -5,8 +5,8 @@ import resource
 import pytest
 
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.worker.process import limits
-from ropewalk.worker.process.limits import check_limits
+from ropewalk.worker.process import surroundings as limits
+from ropewalk.worker.process.surroundings import check_limits
 
 INFINITY = resource.RLIM_INFINITY
 

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.core.states import Outcome
+from ropewalk.core.task import Outcome
 from ropewalk.worker.process.program import find_program, run_program
 
 

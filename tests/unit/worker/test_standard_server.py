@@ -7,11 +7,10 @@ import pytest
 import ropewalk as rw
 from helpers.waiting import scaled
 from ropewalk.client.ps.control import PsControl
-from ropewalk.cluster.access.principal import Principal
+from ropewalk.cluster.access import Principal
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
-from ropewalk.core.states import Phase
-from ropewalk.core.task import TaskId
+from ropewalk.core.task import Phase, TaskId
 from ropewalk.server.ps.server import PsServer
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}

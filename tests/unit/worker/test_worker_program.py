@@ -17,8 +17,8 @@ from ropewalk.core.errors import (
     RopewalkError,
 )
 from ropewalk.core.exit_codes import ExitCode
-from ropewalk.core.process.replaced_errors import noting_errors, own_errors
-from ropewalk.core.states import Outcome
+from ropewalk.core.process.tracebacks import noting_errors, own_errors
+from ropewalk.core.task import Outcome
 from ropewalk.worker.process.program import Ending, Program, ending_of, find_program, run_program
 
 Run = Callable[..., Ending]

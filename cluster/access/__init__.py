@@ -1,1 +1,0 @@
-"""Access: principals, rights and leadership. Pure."""
