@@ -65,6 +65,41 @@ def test_a_fork_that_is_killed_says_so_and_one_that_runs_on_is_waited_for_in_vai
         assert process.wait(scaled(20)) == -9
 
 
+def test_a_fork_runs_the_sitecustomize_of_its_path(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('first')\n")
+    with Forked(
+        [sys.executable, "-c", "print('then')"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        text=True,
+    ) as process:
+        assert process.communicate(timeout=scaled(20))[0].split() == ["first", "then"]
+
+
+ON_A_HOST = """
+import socket, sys
+sys.path.insert(0, {tests!r})
+from helpers.fork_server import Forked
+print(socket.gethostname(), open("/etc/hosts").read().strip(), flush=True)
+if len(sys.argv) == 1:
+    with Forked([sys.executable, __file__, "again"]) as child:
+        sys.exit(child.wait())
+"""
+
+
+@pytest.mark.needs("mounts and host names of its own")
+def test_a_fork_and_those_that_it_starts_may_be_on_a_host_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1 there\n")
+    script = tmp_path / "shows.py"
+    script.write_text(ON_A_HOST.format(tests=str(ROOT / "tests")))
+    host = "elsewhere", str(tmp_path / "hosts")
+    before = os.uname().nodename, Path("/etc/hosts").read_text()
+    with Forked([sys.executable, script], host=host, stdout=subprocess.PIPE, text=True) as process:
+        output, _ = process.communicate(timeout=scaled(20))
+    assert output.splitlines() == ["elsewhere 127.0.0.1 there"] * 2
+    assert (os.uname().nodename, Path("/etc/hosts").read_text()) == before
+
+
 def test_forks_share_nothing_that_was_drawn_at_random() -> None:
     code = "import ropewalk.annexes.ring.group as g, random; print(g._GENERATION, random.random())"
     said = []
