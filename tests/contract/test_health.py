@@ -59,6 +59,7 @@ def test_a_server_is_serving_until_it_drains(name: str) -> None:
         server.stop(grace_s=0)
 
 
+@pytest.mark.annex("replication")
 def test_a_ps_is_ready_for_the_next_one_to_stop_once_each_share_has_its_replicas() -> None:
     [port] = free_ports(1)
     server = PsServer(TaskId("ps", 0), Settings(ps_replicas=2, health_port=port))

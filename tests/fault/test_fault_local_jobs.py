@@ -64,6 +64,7 @@ def begin(live_pids: LivePids, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         each.stop()
 
 
+@pytest.mark.annex("replication")
 def test_a_ps_that_leaves_early_is_lost_not_done(begin: Callable[..., Job]) -> None:
     """The chief, which would have others take over what it had, is away."""
     job = begin(

@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 import ropewalk as rw
+from helpers.commands import command_case
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.settings import Settings
 from ropewalk.launch import cli
@@ -32,7 +33,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=ascii)
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    "command", [command_case(words, words, name=name) for name, words in COMMANDS.items()]
+)
 def test_a_command_says_what_to_write(
     command: list[str], slip: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,10 +57,16 @@ def test_doctor_says_it_at_its_first_step(slip: str) -> None:
 
 
 @pytest.mark.parametrize("slip", SLIPS, ids=ascii)
+@pytest.mark.annex("service")
 def test_a_program_that_connects_is_told(slip: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         rw.connect(slip)
     assert SLIPS[slip] in caught.value.message
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=ascii)
+@pytest.mark.annex("embedding")
+def test_a_reader_of_tables_is_told(slip: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         rw.embedding.Reader(slip, [])
     assert SLIPS[slip] in caught.value.message

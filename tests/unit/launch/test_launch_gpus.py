@@ -260,6 +260,7 @@ def test_more_gpus_than_there_are_is_an_error_before_a_task_is_started(
     assert "started" not in done.stdout
 
 
+@pytest.mark.annex("jobfile")
 def test_gpus_of_a_job_file_are_not_said_by_a_flag(
     run_cli: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

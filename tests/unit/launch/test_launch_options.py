@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from helpers.commands import command_case
 from ropewalk.core.errors import ConfigurationError, RopewalkError, TFConfigError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.settings import Settings
@@ -523,7 +524,11 @@ NO_EFFECT = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), NO_EFFECT, ids=[arguments for arguments, _ in NO_EFFECT]
+    ("arguments", "words"),
+    [
+        command_case(arguments.split(), arguments, words, name=arguments)
+        for arguments, words in NO_EFFECT
+    ],
 )
 def test_a_flag_without_an_effect_is_refused_with_what_to_say_instead(
     arguments: str, words: str
