@@ -173,7 +173,7 @@ print(group.transport)
     ("transport", "held"),
     [
         pytest.param("shm", 1, id="shm"),
-        pytest.param("tcp", 1, id="tcp"),
+        pytest.param("tcp", 1, id="tcp", marks=pytest.mark.soak),
         pytest.param("shm", 0, id="the one that leads the job"),
     ],
 )
