@@ -20,7 +20,7 @@ RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = str(ROOT / "examples" / "digits_in_sync" / "train.py")
 IN_SYNC = ("--plain", "--ps", "0", "--no-chief")
 
