@@ -8,6 +8,7 @@ out, since they are about the whole tree.
     python tools/without_annex.py [ANNEX...] [-- ARGUMENTS OF PYTEST]
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -90,7 +91,9 @@ def run_tests(folder: Path, arguments: Sequence[str]) -> int:
     """Run pytest in a copy; returns its exit code."""
     ignored = [f"--ignore={path}" for path in _ABOUT_THE_WHOLE_TREE]
     command = [sys.executable, "-m", "pytest", "-q", *ignored, *arguments]
-    return subprocess.run(command, cwd=folder, check=False).returncode
+    # An editable installation would have the processes of tests import the whole tree.
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":
