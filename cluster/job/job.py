@@ -31,7 +31,55 @@ _MOST_PS = 1024
 _GENERATIONS = 1 << 20  # that one start of a chief gives out, at most
 
 
-class Job:
+class JobPhase:
+    """The phase of a job, and why it is in it. Not thread-safe: the caller locks.
+
+    Attributes:
+        phase: Phase of the job; one that is over stays.
+        reason: Why, for people; while the job runs, what its chief waits for.
+        caveat: Text that the status shows while the job runs and its chief waits for nothing.
+        has_failed_for_good: Whether it failed by a task that would fail again.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.RUNNING
+        self.reason = ""
+        self.caveat = ""
+        self.has_failed_for_good = False
+
+    def stop(self, reason: str) -> None:
+        """Ask every task to end at its next step."""
+        if self.phase is Phase.RUNNING:
+            self._enter_phase(Phase.STOPPING, reason)
+
+    def fail(self, reason: str, *, for_good: bool = False) -> None:
+        """Fail the job, which cannot succeed. The first reason is kept.
+
+        Args:
+            reason: Why, for people.
+            for_good: A task would fail again if all were started once more.
+        """
+        if not self.phase.is_over:
+            self.has_failed_for_good = for_good
+            self._enter_phase(Phase.FAILED, reason)
+
+    def wait_for(self, what: str) -> None:
+        """Show in the status that the chief waits for something; empty: no longer."""
+        if self.phase is Phase.RUNNING:
+            self.reason = what or self.caveat
+
+    def complete(self) -> None:
+        """End the job: the last checkpoint is written."""
+        if self.phase is Phase.RUNNING:
+            self._enter_phase(Phase.DONE, "")
+        elif self.phase is Phase.STOPPING:
+            self._enter_phase(Phase.STOPPED, self.reason)
+
+    def _enter_phase(self, phase: Phase, reason: str) -> None:
+        self.phase, self.reason = phase, reason
+
+
+class Job(JobPhase):
     """Membership by leases, and the phase of the job. Not thread-safe: the caller locks.
 
     Attributes:
@@ -65,10 +113,7 @@ class Job:
         self.chief = chief
         self.lease_s = lease_s
         self.began = now
-        self.phase = Phase.RUNNING
-        self.reason = ""
-        self.caveat = ""  # which the status shows while the job runs
-        self.has_failed_for_good = False  # by a task that would fail again
+        super().__init__()
         self.saved_step = 0  # of the last checkpoint
         self.has_lost_variables = False  # which the reason says
         self.begun_again: set[TaskId] = set()  # ps that have another process than at first
@@ -321,22 +366,6 @@ class Job:
                     )
         return lost
 
-    def stop(self, reason: str) -> None:
-        """Ask every task to end at its next step."""
-        if self.phase is Phase.RUNNING:
-            self._enter_phase(Phase.STOPPING, reason)
-
-    def fail(self, reason: str, *, for_good: bool = False) -> None:
-        """Fail the job, which cannot succeed. The first reason is kept.
-
-        Args:
-            reason: Why, for people.
-            for_good: A task would fail again if all were started once more.
-        """
-        if not self.phase.is_over:
-            self.has_failed_for_good = for_good
-            self._enter_phase(Phase.FAILED, reason)
-
     def fail_without_variables(self, why: str) -> None:
         """Fail the job, if it has not failed yet, since variables are gone, and say how much is
         lost.
@@ -365,18 +394,6 @@ class Job:
         for task, process in processes.items():
             if task in self.members:
                 self.members[task].generation = process
-
-    def wait_for(self, what: str) -> None:
-        """Show in the status that the chief waits for something; empty: no longer."""
-        if self.phase is Phase.RUNNING:
-            self.reason = what or self.caveat
-
-    def complete(self) -> None:
-        """End the job: the last checkpoint is written."""
-        if self.phase is Phase.RUNNING:
-            self._enter_phase(Phase.DONE, "")
-        elif self.phase is Phase.STOPPING:
-            self._enter_phase(Phase.STOPPED, self.reason)
 
     def why_not_done(self) -> str:
         """Say why a job whose chief's program is over has not done its work; empty: it has.
@@ -441,6 +458,3 @@ class Job:
                 task=task,
                 job=job,
             )
-
-    def _enter_phase(self, phase: Phase, reason: str) -> None:
-        self.phase, self.reason = phase, reason
