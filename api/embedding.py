@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from ..annexes.embedding.features.config import FeatureConfig, TableConfig
+from ..annexes.embedding.features.config import (
+    FeatureConfig,
+    GroupFtrl,
+    RowwiseAdagrad,
+    TableConfig,
+)
 from ..annexes.embedding.features.inputs import Ragged, hash_strings
-from ..annexes.embedding.features.optimizers import GroupFtrl, RowwiseAdagrad
 from ..annexes.embedding.features.tables import Embeddings, Lookup
+from ..annexes.embedding.options import Chance, Sightings, SketchedSightings
 from ..core.public_face import public_getattr
-from ..core.rules.tables import Chance, Sightings, SketchedSightings
 
 __all__ = [
     "Chance",
@@ -28,8 +32,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..annexes.embedding.files.export import export_table
-    from ..annexes.embedding.files.importing import import_tables
+    from ..annexes.embedding.files.exchange import export_table, import_tables
     from ..annexes.embedding.readers.reader import Reader, RowsAtOneMoment
 else:
     __getattr__ = public_getattr(
@@ -38,7 +41,7 @@ else:
         later={
             "Reader": "annexes.embedding.readers.reader:Reader",
             "RowsAtOneMoment": "annexes.embedding.readers.reader:RowsAtOneMoment",
-            "export_table": "annexes.embedding.files.export:export_table",
-            "import_tables": "annexes.embedding.files.importing:import_tables",
+            "export_table": "annexes.embedding.files.exchange:export_table",
+            "import_tables": "annexes.embedding.files.exchange:import_tables",
         },
     )

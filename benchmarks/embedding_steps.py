@@ -17,6 +17,7 @@ from benchmarks.cases import LEARNING_RATE, SPARSE
 from benchmarks.compare import PEERS, ratio, run_script
 from benchmarks.running import connected, parameter_servers
 from ropewalk.annexes.embedding.keyed.index_arrays import mixed
+from ropewalk.annexes.embedding.options import TableOptions
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.cluster.placement import FixedShardsPartitioner
@@ -25,7 +26,6 @@ from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.built_in.adagrad import Adagrad
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
-from ropewalk.core.rules.tables import TableOptions
 from ropewalk.core.wire.steps import Operation
 from ropewalk.engine import rows
 

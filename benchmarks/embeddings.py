@@ -36,17 +36,16 @@ from ropewalk.annexes.embedding.keyed.index import KeyIndex
 from ropewalk.annexes.embedding.keyed.index_arrays import mixed
 from ropewalk.annexes.embedding.keyed.row_store import counts_of
 from ropewalk.annexes.embedding.keyed.table import KeyedTable, prepare
+from ropewalk.annexes.embedding.options import Sightings, TableOptions
+from ropewalk.annexes.embedding.update_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.client.ps.distinct_rows import DistinctRows
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.core.rules.built_in.adagrad import Adagrad
+from ropewalk.core.rules.built_in.adagrad import Adagrad, Ftrl
 from ropewalk.core.rules.built_in.adam import Adam
-from ropewalk.core.rules.built_in.ftrl import Ftrl
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
-from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from ropewalk.core.rules.tables import Sightings, TableOptions
 from ropewalk.core.rules.update_rules import UpdateRule
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step

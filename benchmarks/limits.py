@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from ropewalk.core.arrays.copying import copy_into
+from ropewalk.core.arrays.gather_buffer import copy_into
 
 _MIB = 1024 * 1024
 

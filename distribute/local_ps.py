@@ -8,8 +8,8 @@ import numpy as np
 
 from ..client.ps.step import Exchange
 from ..core import annexes
-from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array, total_bytes
+from ..core.arrays.gather_buffer import copy_into
 from ..core.errors import RopewalkError, ShapeMismatchError
 from ..core.rules.definitions import ShardDefinition
 from ..core.rules.update_rules import UpdateRule

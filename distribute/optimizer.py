@@ -81,6 +81,16 @@ class Optimizer:
         own.setdefault("_rate", None)
         self.__dict__.update(own)
 
+    def _begin(self, rule: type[rules.UpdateRule], given: Mapping[str, Any]) -> None:
+        """Make the rule of what a constructor was given, whose arguments are the rule's fields.
+
+        Args:
+            rule: Class of the rule.
+            given: The ``locals()`` of the constructor; ``clipping`` has further fields, by name.
+        """
+        own = {name: value for name, value in given.items() if name not in ("self", "clipping")}
+        Optimizer.__init__(self, rule, **own, **given.get("clipping", {}))
+
     # -- hyperparameters ---------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:

@@ -81,14 +81,7 @@ class SGD(Optimizer):
         rate_in_velocity: bool = True,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("SGD"),
-            learning_rate=learning_rate,
-            momentum=momentum,
-            nesterov=nesterov,
-            rate_in_velocity=rate_in_velocity,
-            **clipping,
-        )
+        self._begin(built_in("SGD"), locals())
 
 
 class Adagrad(Optimizer):
@@ -102,14 +95,7 @@ class Adagrad(Optimizer):
         epsilon_in_root: bool = True,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Adagrad"),
-            learning_rate=learning_rate,
-            initial_accumulator_value=initial_accumulator_value,
-            epsilon=epsilon,
-            epsilon_in_root=epsilon_in_root,
-            **clipping,
-        )
+        self._begin(built_in("Adagrad"), locals())
 
 
 class RMSprop(Optimizer):
@@ -124,15 +110,7 @@ class RMSprop(Optimizer):
         centered: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("RMSprop"),
-            learning_rate=learning_rate,
-            rho=rho,
-            momentum=momentum,
-            epsilon=epsilon,
-            centered=centered,
-            **clipping,
-        )
+        self._begin(built_in("RMSprop"), locals())
 
 
 class _AdamFamily(Optimizer):
@@ -150,15 +128,7 @@ class _AdamFamily(Optimizer):
         by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in(self._rule_name),
-            learning_rate=learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            by_iterations=by_iterations,
-            **clipping,
-        )
+        self._begin(built_in(self._rule_name), locals())
 
 
 class Adam(Optimizer):
@@ -176,17 +146,7 @@ class Adam(Optimizer):
         by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Adam"),
-            learning_rate=learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            corrected_epsilon=corrected_epsilon,
-            float32_correction=float32_correction,
-            by_iterations=by_iterations,
-            **clipping,
-        )
+        self._begin(built_in("Adam"), locals())
 
 
 class Adamax(_AdamFamily):
@@ -217,18 +177,7 @@ class AdamW(Optimizer):
         by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("AdamW"),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            corrected_epsilon=corrected_epsilon,
-            float32_correction=float32_correction,
-            by_iterations=by_iterations,
-            **clipping,
-        )
+        self._begin(built_in("AdamW"), locals())
 
 
 class Ftrl(Optimizer):
@@ -245,17 +194,7 @@ class Ftrl(Optimizer):
         beta: float = 0.0,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Ftrl"),
-            learning_rate=learning_rate,
-            learning_rate_power=learning_rate_power,
-            initial_accumulator_value=initial_accumulator_value,
-            l1_regularization_strength=l1_regularization_strength,
-            l2_regularization_strength=l2_regularization_strength,
-            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
-            beta=beta,
-            **clipping,
-        )
+        self._begin(built_in("Ftrl"), locals())
 
 
 class Adadelta(Optimizer):
@@ -268,9 +207,7 @@ class Adadelta(Optimizer):
         epsilon: float = 1e-7,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Adadelta"), learning_rate=learning_rate, rho=rho, epsilon=epsilon, **clipping
-        )
+        self._begin(built_in("Adadelta"), locals())
 
 
 class Lion(Optimizer):
@@ -285,14 +222,7 @@ class Lion(Optimizer):
         weight_decay: float = 0.0,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Lion"),
-            learning_rate=learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            weight_decay=weight_decay,
-            **clipping,
-        )
+        self._begin(built_in("Lion"), locals())
 
 
 class Lamb(Optimizer):
@@ -309,16 +239,7 @@ class Lamb(Optimizer):
         by_iterations: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
-        super().__init__(
-            built_in("Lamb"),
-            learning_rate=learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            by_iterations=by_iterations,
-            **clipping,
-        )
+        self._begin(built_in("Lamb"), locals())
 
 
 class OwnOptimizer(Optimizer):
@@ -365,7 +286,7 @@ def register_rule(
     Raises:
         ValueError: The name belongs to another rule, or is not a valid name.
     """
-    from ..engine.own_rules import register_own_rule
+    from ..core.rules.known_rules import register_own_rule
 
     kind = register_own_rule(name, update, slots or {}, learning_rate, hyperparameters)
 

@@ -18,8 +18,7 @@ from ..core.wire.steps import MemoryLocation, Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .push_target import Gradient, PushTarget, Range, StepInfo, UpdatePart
-from .rules import apply_formula, formula_kernel, hyperparameters
-from .update_kernel import UpdateKernel
+from .update_kernel import UpdateKernel, apply_formula, formula_kernel, hyperparameters
 
 _UFUNCS: dict[Operation, np.ufunc] = {
     Operation.ASSIGN_ADD: np.add,

@@ -26,7 +26,7 @@ from numba.core.registry import cpu_target
 from ..core.arrays.dtypes import DType
 from ..core.clock import Clock, SystemClock
 from ..core.process.waiting import WaitLog
-from ..core.rules.kernels import clip, prefetch_row
+from ..core.rules.update_rules import clip, prefetch_row
 from .kernel_cache import compiling_in, is_kept
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def read(dtype: DType | type[np.generic]) -> Any:
 
 def update_arguments(dtype: DType) -> tuple[Any, ...]:
     """Return the types of the arguments of every kernel of an update rule; see
-    ``core/rules/kernels.py``.
+    ``core/rules/update_rules.py``.
     """
     slots = [changed(dtype)] * 3
     return (changed(dtype), *slots, read(dtype), read(np.int64), INT64, read(dtype))

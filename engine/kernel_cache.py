@@ -30,7 +30,7 @@ from ..core.settings import read_environment
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     "engine/jit.py", "engine/row_kernels.py", "annexes/*/*/*_kernels.py",
-    "core/rules/kernels.py", "core/rules/built_in/*.py",
+    "core/rules/update_rules.py", "core/rules/built_in/*.py",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The compiled kernels of this process: loaded when they are asked for, or in the background.
 
 No step and no definition waits for one: until a kernel is there, NumPy does the same to the bit,
-more slowly (``rows.py``, ``rules.py``). To compile one takes half a second, and two
+more slowly (``rows.py``, ``update_kernel.py``). To compile one takes half a second, and two
 minutes on a machine that has more to do. Numba takes 0.3 s and 100 MB, so a process that never asks
 never loads it.
 """
@@ -22,8 +22,8 @@ from ..core import annexes
 from ..core.arrays.dtypes import DType
 from ..core.process.frameworks import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
-from ..core.rules.kernels import UpdateFunction
 from ..core.rules.known_rules import built_in_rules
+from ..core.rules.update_rules import UpdateFunction
 from ..core.settings import load_settings
 from .kernel_cache import CacheFolder, candidates, choose_folder, is_kept
 from .update_kernel import UpdateKernel

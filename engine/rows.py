@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core.arrays.buffers import BufferPools
-from ..core.arrays.copying import split
 from ..core.arrays.dtypes import Array, DType
+from ..core.arrays.gather_buffer import split
 from .library import ROW_KERNELS, library
 
 _SMALL_BYTES = 64 * 1024  # of rows to copy; below, a kernel saves less than 20 us

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ..core.arrays.copying import copy_into
 from ..core.arrays.dtypes import Array
+from ..core.arrays.gather_buffer import copy_into
 from ..core.errors import LimitExceededError, RefusedError
 from .stream import NEVER, READ_BYTES, Buffer, ByteStream, Outbox
 

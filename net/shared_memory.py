@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.arrays.buffers import ask_for_huge_pages
 from ..core.arrays.dtypes import Array
-from ..core.arrays.memory_pool import ask_for_huge_pages
 from ..core.errors import RefusedError
 from ..core.wire.steps import HEADER_BYTES
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from ..core.arrays.dtypes import Array, is_float
 from ..core.errors import ConfigurationError
-from ..core.rules.counterparts import OnServer, OnWorker, Place
+from ..core.rules.update_rules import OnServer, OnWorker, Place
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Pure: frameworks describe their optimizers by a name and its hyperparameters, as plain numbers; what
 comes back is a rule, or the reason why there is none. The entries are those of the rules
-(``core/rules/counterparts.py``). One maps an optimizer only if the rule's formula is the same but
+(``core/rules/update_rules.py``). One maps an optimizer only if the rule's formula is the same but
 for rounding: a program that is moved here has the curve it had.
 
 Without a rule the optimizer runs on the worker and its changes are pushed as deltas. With several
@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from ..core.rules.counterparts import Entry, Hyperparameters, OnServer, OnWorker, Place
 from ..core.rules.known_rules import built_in, built_in_rules, is_built_in
+from ..core.rules.update_rules import Entry, Hyperparameters, OnServer, OnWorker, Place
 from ..distribute.optimizer import Optimizer
 
 _RATES = ("scale", "scale_by_schedule")

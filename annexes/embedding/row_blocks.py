@@ -17,8 +17,7 @@ def new_block(shard: ShardDefinition, number: int, folder: str) -> KeyedBlock:
     """
     if not (shard.file_bytes and folder):
         return KeyedBlock(shard, number)
-    from .keyed.disk_block import BlockOnDisk
-    from .keyed.row_file import RowFile
+    from .keyed.disk_block import BlockOnDisk, RowFile
 
     def create(num_bytes: int) -> RowFile:
         return RowFile.create(Path(folder), num_bytes, shard.variable.name)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...core.arrays.any_framework import to_host
-from ...core.arrays.copying import joined
 from ...core.arrays.dtypes import Array, DType, size_of
+from ...core.arrays.gather_buffer import joined
 from ...core.process.accelerators import gpus_in_use
 from ...training.extras import require
 

@@ -14,10 +14,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from ...core.arrays.dtypes import Array
-from ...core.rules.counterparts import OnServer, OnWorker, Place
 from ...core.rules.known_rules import built_in
-from ...core.rules.update_rules import UpdateRule, make_rule
-from ...engine.rules import apply_formula
+from ...core.rules.update_rules import OnServer, OnWorker, Place, UpdateRule, make_rule
+from ...engine.update_kernel import apply_formula
 from ...training.extras import require
 from ...training.rule_table import place_optax
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.arrays.any_framework import to_host
 from ...core.errors import ConfigurationError
-from ...core.rules.counterparts import OnWorker
+from ...core.rules.update_rules import OnWorker
 from ...distribute.base.contexts import get_replica_context, is_running
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.strategies.default import get_strategy

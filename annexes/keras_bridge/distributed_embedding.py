@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...core.errors import ConfigurationError
-from ...core.rules.counterparts import OnWorker
 from ...core.rules.initializers import Initializer
+from ...core.rules.update_rules import OnWorker
 from ...distribute.optimizer import Optimizer
 from ...training.rule_table import optimizer_of
 from ..embedding.features.config import FeatureConfig, TableConfig

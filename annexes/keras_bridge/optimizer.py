@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError, NonFiniteGradientError
-from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...core.rules.update_rules import OnServer, OnWorker, Place
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...training.kept_state import KeptState

@@ -14,7 +14,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array
 from ...core.checkpoint.directory import new_checkpoint_path
 from ...core.errors import ConfigurationError
-from ...core.rules.counterparts import OnWorker
+from ...core.rules.update_rules import OnWorker
 from ...distribute.job_snapshots import SavedVariable
 from ...distribute.saved_variables import write_variables
 from ...distribute.strategies.strategy import Strategy

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.rules.counterparts import OnServer, OnWorker, Place
+from ...core.rules.update_rules import OnServer, OnWorker, Place
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...training.extras import require

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array
+from ...core.arrays.gather_buffer import copy_into
 from ...core.rules.definitions import ShardKey
 from ...core.wire.steps import MemoryRegion, PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows

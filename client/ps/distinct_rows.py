@@ -14,9 +14,8 @@ import numpy as np
 
 from ...core import annexes
 from ...core.arrays.buffers import BufferPools
-from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
-from ...core.arrays.gather_buffer import GatherBuffer
+from ...core.arrays.gather_buffer import GatherBuffer, copy_into
 from ...core.errors import ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation

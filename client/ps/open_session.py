@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.arrays.copying import copy_into
 from ...core.arrays.dtypes import Array, as_bytes, total_bytes
+from ...core.arrays.gather_buffer import copy_into
 from ...core.errors import PeerLostError, RefusedError, RopewalkError, SegmentError
 from ...core.process.waiting import WaitLog, wait_for_counter
 from ...core.task import TaskId

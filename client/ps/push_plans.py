@@ -14,8 +14,7 @@ import xxhash
 from ...core.arrays.dtypes import Array, DType, narrow, row_shape, size_of
 from ...core.arrays.gather_buffer import GatherBuffer, PayloadPart
 from ...core.arrays.indexed_slices import IndexedSlices
-from ...core.arrays.random_rounding import round_randomly
-from ...core.arrays.scaled_rows import INT8, first_bad_scale, pack_rows
+from ...core.arrays.scaled_rows import INT8, first_bad_scale, pack_rows, round_randomly
 from ...core.errors import NonFiniteGradientError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..process.accelerators import load_cupy
-from .copying import joined
 from .dtypes import Array, DType, is_float
+from .gather_buffer import joined
 
 _SMALL_BYTES = 64 * 1024
 

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..arrays.dtypes import as_dtype
 from ..errors import CheckpointError, LimitExceededError, RefusedError
-from ..rules.definitions import ShardDefinition
-from ..rules.tables import TableOptions
+from ..rules.definitions import RowOptions, ShardDefinition
 from ..task import TaskId
 from ..versions import own_versions
 from ..wire.bounds import MAX_COUNT
@@ -412,7 +411,7 @@ def _base_record(parts: Sequence[SavedPart], checkpoint: str, digest: str) -> Ba
     )
 
 
-def _table_record(shard: ShardDefinition, options: TableOptions) -> TableRecord:
+def _table_record(shard: ShardDefinition, options: RowOptions) -> TableRecord:
     max_rows, dim = shard.variable.shape
     return TableRecord(
         max_rows=max_rows,

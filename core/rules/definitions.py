@@ -1,14 +1,41 @@
 """Definitions of variables, before and after they are cut into shards."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from ..arrays.dtypes import DType, as_dtype, num_rows, row_shape, size_of
 from .initializers import Initializer
-from .tables import TableOptions
 from .update_rules import UpdateRule
 
 ShardKey = tuple[str, int]
 """A shard's name: variable and part."""
+
+
+class RowOptions(ABC):
+    """Options of a table whose rows are found by key, as an annex brings them.
+
+    Attributes:
+        rule: Update rule of the rows.
+        memory_bytes: Most memory of the whole table, over all ps: rows beyond it are on the disks
+            of the ps. None: all rows are in memory.
+    """
+
+    rule: UpdateRule
+    memory_bytes: int | None
+
+    @abstractmethod
+    def state_elements(self, width: int) -> int:
+        """Count the elements of a row of ``width`` elements, its slots and its count."""
+
+    @abstractmethod
+    def num_bytes(self, rows: int, width: int, dtype: DType) -> int:
+        """Count the bytes, at most, of a table with so many rows on one ps, in memory or on
+        disk.
+        """
+
+    @abstractmethod
+    def row_bytes(self, rows: int, width: int, dtype: DType) -> int:
+        """Count the bytes of the values and slots of so many rows, which may be on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +57,7 @@ class VariableDefinition:
     dtype: DType
     initializer: Initializer | None = None
     trainable: bool = True
-    table: TableOptions | None = None
+    table: RowOptions | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 512 or not self.name.isprintable():

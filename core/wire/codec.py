@@ -11,17 +11,17 @@ from typing import Any
 from google.protobuf import json_format, struct_pb2
 
 from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
+from .. import annexes
 from ..arrays.dtypes import DTYPES, DType
 from ..errors import RefusedError
 from ..report import PsCounters, TableCounters, TaskReport
-from ..rules.definitions import ShardDefinition, VariableDefinition
+from ..rules.definitions import RowOptions, ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
 from ..rules.known_rules import rule_from_dict
-from ..rules.tables import TableOptions
 from ..rules.update_rules import UpdateRule
 from ..task import MAX_TASK_INDEX, Incarnation, Outcome, Phase, State, TaskId
 from ..versions import Versions
-from . import bounds, error_table, tables
+from . import bounds, error_table
 from .bounds import check_count, check_number, check_text
 from .closure_pushes import ClosureRun
 from .same_fields import EnumCodes, from_message, to_message
@@ -188,7 +188,7 @@ def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
         message.rule.CopyFrom(rule_to_wire(shard.rule))
     if variable.table is not None:
         message.table.CopyFrom(
-            tables.table_to_wire(variable.table, rule_to_wire(variable.table.rule))
+            _tables().table_to_wire(variable.table, rule_to_wire(variable.table.rule))
         )
     return message
 
@@ -242,8 +242,13 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     return shard
 
 
-def _table_from_wire(message: ps_pb2.TableOptions) -> TableOptions:
-    return tables.table_from_wire(message, rule_from_wire(message.rule))
+def _table_from_wire(message: ps_pb2.TableOptions) -> RowOptions:
+    options: RowOptions = _tables().table_from_wire(message, rule_from_wire(message.rule))
+    return options
+
+
+def _tables() -> Any:
+    return annexes.the("wire", "embedding", "a table that grows")
 
 
 def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.arrays.dtypes import Array, is_float
 from ...core.process.accelerators import load_cupy
 from ...core.rules.update_rules import UpdateRule
-from ...engine.rules import apply_formula
+from ...engine.update_kernel import apply_formula
 from ..base.devices import on_device
 from .spec import VariableSpec
 

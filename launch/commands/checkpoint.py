@@ -135,14 +135,13 @@ def _export_table(
 ) -> None:
     """Write the rows of one table."""
     use = "ropewalk export --table"
-    files = annexes.the("files.row_files", "embedding", use)
-    export_table = annexes.the("files.export", "embedding", use).export_table
+    files = annexes.the("files.exchange", "embedding", use)
     if output is None:
         kind = kind or "safetensors"
         output = f"{table.replace('/', '-')}.{kind}"
     with _as_configuration(output):
         kind = files.format_of_table(Path(output), kind)
-        rows = export_table(checkpoint, table, output, format=kind, overwrite=overwrite)
+        rows = files.export_table(checkpoint, table, output, format=kind, overwrite=overwrite)
     _say(output, rows, "row", kind)
 
 

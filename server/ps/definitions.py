@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from ...core.arrays.dtypes import is_float
 from ...core.errors import DefinitionMismatchError, PeerLostError, RefusedError, ShapeMismatchError
 from ...core.rules.definitions import ShardDefinition, VariableDefinition
-from ...core.rules.row_rules import ROW_RULES
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation, TaskId
 from .new_blocks import Held
@@ -69,7 +68,7 @@ def check_rule(ps: TaskId, rule: UpdateRule) -> None:
     Raises:
         RefusedError: It looks at whole rows, which growing tables have.
     """
-    if isinstance(rule, ROW_RULES):
+    if rule.needs_rows:
         raise RefusedError(
             f"{ps}: {rule.name} looks at whole rows, and runs on growing tables alone: "
             "give it to a TableConfig of rw.embedding, or bind another rule",

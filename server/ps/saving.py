@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...core.arrays.memory_pool import present_buffer
+from ...core.arrays.buffers import present_buffer
 from ...core.checkpoint.directory import checkpoint_name
 from ...core.checkpoint.folder import Folder, open_folder
 from ...core.checkpoint.manifest import SavedPart, TensorRecord

@@ -14,11 +14,11 @@ from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.log_records import REPORTED_BY_LAUNCHER
 from ...core.process.waiting import FIRST_S, WaitLog
+from ...core.rules.known_rules import import_rules
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire.steps import SESSION_SERVICE
 from ...engine.library import library
-from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
 from ...net.host import HostedServer, MetricsPort, TaskHost
 from ...telemetry.catalogue import Sample

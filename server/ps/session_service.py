@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...cluster.access import READER, Principal, check_access
-from ...core.arrays.copying import copy_into
+from ...core.arrays.buffers import Lease, MemoryPool
 from ...core.arrays.dtypes import Array
-from ...core.arrays.memory_pool import Lease, MemoryPool
+from ...core.arrays.gather_buffer import copy_into
 from ...core.errors import RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.task import Incarnation

@@ -15,9 +15,9 @@ import pytest
 
 from helpers.imports import Package, StringImport
 from helpers.sources import tree
+from ropewalk.annexes.embedding.update_rules import RULES
 from ropewalk.core import public_face
 from ropewalk.core.rules.known_rules import built_in_rules
-from ropewalk.core.rules.row_rules import ROW_RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "ropewalk"
@@ -142,7 +142,6 @@ _NAMED_BY_OTHERS = {
     "ropewalk.core.process.frameworks",
     "ropewalk.core.public_face",
     "ropewalk.core.rules.known_rules",
-    "ropewalk.engine.own_rules",
     "ropewalk.launch.commands.checkpoint",
     "ropewalk.training.extras",
     "ropewalk.worker.process.program",
@@ -209,5 +208,5 @@ def test_a_class_name_stands_once() -> None:
                 where[node.name].append(name)
     doubled = {name: places for name, places in where.items() if len(places) > 1}
     # A rule has the name of its optimizer: it travels, and checkpoints have it.
-    rules = {rule.__name__ for rule in [*built_in_rules(), *ROW_RULES]}
+    rules = {rule.__name__ for rule in [*built_in_rules(), *RULES]}
     assert doubled.keys() == rules, doubled

@@ -33,8 +33,8 @@ _ALLOWED = {
     # Errors of the client of Kubernetes are of its modules; it opens its connections itself.
     ("annexes/kubernetes/requests.py", "ssl"),
     # Memory and files of this process are mapped; no other one has them open.
-    ("core/arrays/memory_pool.py", "mmap"),
-    ("annexes/embedding/keyed/row_file.py", "mmap"),
+    ("core/arrays/buffers.py", "mmap"),
+    ("annexes/embedding/keyed/disk_block.py", "mmap"),
     ("training/export_formats.py", "memmap"),
     ("training/export_formats.py", "mmap_mode"),
 }

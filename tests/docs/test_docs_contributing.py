@@ -18,7 +18,7 @@ from ropewalk.core.rules import built_in as folder
 from ropewalk.core.rules.known_rules import built_in, built_in_rules, rule_from_dict
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.distribute import optimizers
-from ropewalk.engine.rules import apply_formula, hyperparameters
+from ropewalk.engine.update_kernel import apply_formula, hyperparameters
 from ropewalk.launch.cli import LazyGroup
 from ropewalk.telemetry import catalogue
 from ropewalk.telemetry.task_metrics import report_samples

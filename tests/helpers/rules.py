@@ -2,17 +2,9 @@
 
 from typing import Any
 
-from ropewalk.core.rules.built_in.adadelta import Adadelta
-from ropewalk.core.rules.built_in.adagrad import Adagrad
-from ropewalk.core.rules.built_in.adam import Adam
-from ropewalk.core.rules.built_in.adamax import Adamax
-from ropewalk.core.rules.built_in.adamw import AdamW
-from ropewalk.core.rules.built_in.ftrl import Ftrl
-from ropewalk.core.rules.built_in.lamb import Lamb
-from ropewalk.core.rules.built_in.lion import Lion
-from ropewalk.core.rules.built_in.nadam import Nadam
-from ropewalk.core.rules.built_in.rmsprop import RMSprop
-from ropewalk.core.rules.built_in.sgd import SGD
+from ropewalk.core.rules.built_in.adagrad import Adadelta, Adagrad, Ftrl, RMSprop
+from ropewalk.core.rules.built_in.adam import Adam, Adamax, AdamW, Lamb, Nadam
+from ropewalk.core.rules.built_in.sgd import SGD, Lion
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
 

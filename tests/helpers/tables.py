@@ -11,7 +11,6 @@ from ropewalk.core.arrays.dtypes import Array, DType
 from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
-from ropewalk.core.rules.tables import TableOptions
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.core.wire.steps import Operation
 
@@ -34,13 +33,17 @@ def table(
 ) -> VariableDefinition:
     """A table of rows that begin in [-1, 1). A test of it is skipped where there are none."""
     pytest.importorskip("ropewalk.annexes.embedding")
+    from ropewalk.annexes.embedding.options import TableOptions
+
     made = TableOptions(rule=rule, **options)
     return VariableDefinition(name, (max_rows, dim), dtype, INITIALIZER, table=made)
 
 
 def on_disk(definition: VariableDefinition, rows_bytes: int = 1 << 16) -> VariableDefinition:
     """A table that has memory for so many bytes of values and slots, on each of up to four ps."""
-    assert definition.table is not None
+    from ropewalk.annexes.embedding.options import TableOptions
+
+    assert isinstance(definition.table, TableOptions)
     memory = definition.table.index_bytes(definition.shape[0]) + 4 * rows_bytes
     return replace(definition, table=replace(definition.table, memory_bytes=memory))
 

@@ -13,10 +13,11 @@ from ....core.arrays.scaled_rows import INT8
 from ....core.errors import ConfigurationError
 from ....core.rules.definitions import VariableDefinition
 from ....core.rules.initializers import Initializer
-from ....core.rules.row_rules import ROW_RULES
-from ....core.rules.tables import Admission, NormClipping, Order, TableOptions
 from ....distribute.embeddings import COMBINERS
-from ....distribute.optimizer import Optimizer
+from ....distribute.optimizer import Optimizer, Rate
+from ..options import Admission, NormClipping, Order, TableOptions
+from ..update_rules import GroupFtrl as GroupFtrlRule
+from ..update_rules import RowwiseAdagrad as RowwiseAdagradRule
 
 DEFAULT_MAX_ROWS = 1 << 20
 DEFAULT_CACHE_BYTES = 64 << 20
@@ -191,7 +192,7 @@ class TableConfig:
             raise self._error(f"has the optimizer {own!r}; write one of rw.optimizers")
         rule = own.rule
         if self.vocabulary_size is not None:
-            if isinstance(rule, ROW_RULES):
+            if rule.needs_rows:
                 raise self._error(
                     f"has a vocabulary_size and the optimizer {rule.name}, which runs on growing "
                     "tables alone; give it another one, or leave vocabulary_size out"
@@ -249,3 +250,40 @@ class FeatureConfig:
                 f"feature {self.name!r} has max_sequence_length={self.max_sequence_length!r}; it "
                 "must be an int, at least 1, or 0 for rows that are combined"
             )
+
+
+class RowwiseAdagrad(Optimizer):
+    """Adagrad with one accumulator per row, as TorchRec's ``EXACT_ROWWISE_ADAGRAD``.
+
+    See :class:`~ropewalk.annexes.embedding.update_rules.RowwiseAdagrad`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        initial_accumulator_value: float = 0.0,
+        epsilon: float = 1e-8,
+        *,
+        clipvalue: float | None = None,
+    ) -> None:
+        self._begin(RowwiseAdagradRule, locals())
+
+
+class GroupFtrl(Optimizer):
+    """FTRL with a group lasso over each row, which makes whole rows zero.
+
+    See :class:`~ropewalk.annexes.embedding.update_rules.GroupFtrl`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        group_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+        *,
+        clipvalue: float | None = None,
+    ) -> None:
+        self._begin(GroupFtrlRule, locals())

@@ -22,7 +22,6 @@ from ....client.ps.distinct_rows import DistinctRows, RowSums
 from ....core.arrays.buffers import BufferPools
 from ....core.arrays.dtypes import Array, DType, as_dtype
 from ....core.rules.definitions import VariableDefinition
-from ....core.rules.tables import TableOptions
 from ....engine.rows import gather_rows
 from ....telemetry.catalogue import CACHED_ROWS, UNCACHED_ROWS, Sample
 from ..keyed.distinct import distinct
@@ -30,6 +29,7 @@ from ..keyed.index import INT64, KeyIndex
 from ..keyed.index_arrays import mixed
 from ..keyed.row_rules import RowUpdater, clipped, slots_of
 from ..keyed.row_store import LAST_STEP, RowStore, counts_of, scatter_states
+from ..options import TableOptions
 from .config import TableConfig
 
 ROW_BYTES = 120  # beside the elements of a row: key, lookup, entry of the index, counters

@@ -20,8 +20,8 @@ import xxhash
 from ....core.arrays.dtypes import Array, DType
 from ....core.errors import ConfigurationError
 from ....core.rules.initializers import CONSTANT, INITIALIZERS, Initializer
-from ....core.rules.tables import Admission, Chance, Sightings, SketchedSightings
 from ....engine.library import library
+from ..options import Admission, Chance, Sightings, SketchedSightings
 from .index import INT64, KeyIndex
 from .index_arrays import mixed
 

@@ -9,8 +9,8 @@ from ....core.arrays.dtypes import Array, DType
 from ....core.errors import ConfigurationError, ShapeMismatchError
 from ....core.rules.definitions import ShardDefinition
 from ....core.rules.initializers import Initializer
-from ....core.rules.tables import TableOptions
 from ....engine.push_target import FREE, SLOT
+from ..options import TableOptions
 from .distinct import distinct
 from .index_arrays import mixed, ps_of_keys
 from .row_rules import slots_of
@@ -104,7 +104,7 @@ def definition_of(shard: ShardDefinition) -> TableDefinition:
         ConfigurationError: It is none, or has numbers that are out of range.
     """
     variable, options = shard.variable, shard.variable.table
-    if options is None:
+    if not isinstance(options, TableOptions):
         raise ConfigurationError(f"{variable.name!r} is no table", table=variable.name)
     return TableDefinition(
         name=variable.name,

@@ -1,23 +1,35 @@
-"""A part of a growing table that is larger than its memory.
+"""Parts of growing tables that are larger than their memory, and the mapped files of their rows.
 
-Values and slots lie in a mapped file, by place, as they would in memory, so whatever runs on rows
-runs on these. The rest is in memory: keys, counts, steps and the index.
+A file has no name, and goes with the process. All of it is reserved when it is made: a full disk is
+an error then, and never the SIGBUS of a write to a hole. The kernel reads no more than the page
+that is asked for (``MADV_RANDOM``): rows of one batch lie anywhere.
+
+Values and slots lie in it by place, as they would in memory, so whatever runs on rows runs on
+these. The rest is in memory: keys, counts, steps and the index.
 """
 
+import errno
 import logging
+import mmap
+import os
+import platform
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from ....core.arrays.dtypes import Array, DType
-from ....core.errors import ConfigurationError
+from ....core.errors import ConfigurationError, LimitExceededError, StorageError
 from ....core.report import TableCounters
 from ....core.rules.definitions import ShardDefinition
 from ....engine.push_target import UpdatePart
+from ..options import TableOptions
 from .block import KeyedBlock
 from .definition import TableDefinition, definition_of
 from .row_rules import slots_of
@@ -25,6 +37,122 @@ from .row_store import RowStore, SlotColumns
 from .table import KeyedTable
 
 log = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class RowFile:
+    """A mapped file, zero at first. Make one with :meth:`create`.
+
+    Args:
+        descriptor: The file, which has no name; owned from now on.
+        num_bytes: Size of the file. Unit: bytes.
+
+    Attributes:
+        memory: All of the file, uint8, flat; lives as long as arrays of it do.
+        page_bytes: Size of a page.
+    """
+
+    page_bytes = mmap.PAGESIZE
+
+    def __init__(self, descriptor: int, num_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._mapped = mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED)
+        self._mapped.madvise(mmap.MADV_RANDOM)
+        self.memory: Array = np.frombuffer(self._mapped, np.uint8)
+        weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def create(cls, folder: Path, num_bytes: int, table: str) -> "RowFile":
+        """Create a file of mode 0600 in a folder of mode 0700, which is made if it is not there.
+
+        Args:
+            folder: Folder on a local disk.
+            num_bytes: Size of the file, which is reserved. Unit: bytes.
+            table: Name of the table, for messages.
+
+        Raises:
+            ConfigurationError: The folder is open to others, or this system reserves no files.
+            LimitExceededError: The disk has no room for it; names the table and both numbers.
+            StorageError: The folder, or a file of it, cannot be used so.
+        """
+        if not hasattr(os, "posix_fallocate"):
+            raise ConfigurationError(
+                f"table {table!r} has memory_bytes, and {platform.system()} cannot reserve files "
+                "for the rows beyond: run the ps on Linux, or leave memory_bytes out",
+                table=table,
+            )
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(folder)
+            descriptor, name = tempfile.mkstemp(prefix="rows-", dir=folder)  # of mode 0600
+            try:
+                os.unlink(name)
+                os.posix_fallocate(descriptor, 0, num_bytes)
+                return cls(descriptor, num_bytes)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _no_room(folder, num_bytes, table, error) from error
+            raise StorageError(
+                f"rows of table {table!r} cannot be kept in {folder} (table_folder): "
+                f"{error.strerror or error}",
+                path=str(folder),
+                table=table,
+            ) from error
+
+    def fetch(self, first: int, count: int) -> None:
+        """Have the disk read pages that will be used; does not wait for it.
+
+        Args:
+            first: Number of the first page.
+            count: Number of pages.
+        """
+        os.posix_fadvise(self._descriptor, *self._bytes(first, count), os.POSIX_FADV_WILLNEED)
+
+    def drop(self, first: int, count: int) -> None:
+        """Have pages leave memory; does not wait. Those that were written leave it by a second call
+        only, after the disk has them.
+
+        Args:
+            first: Number of the first page.
+            count: Number of pages.
+        """
+        where = self._bytes(first, count)
+        # The kernel keeps what is mapped. What was written stays in its cache, as of any file.
+        self._mapped.madvise(mmap.MADV_DONTNEED, *where)
+        os.posix_fadvise(self._descriptor, *where, os.POSIX_FADV_DONTNEED)
+
+    def _bytes(self, first: int, count: int) -> tuple[int, int]:
+        return first * self.page_bytes, count * self.page_bytes
+
+
+def _check_private(folder: Path) -> None:
+    """Raise if others may look into the folder, or it is not this user's."""
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise ConfigurationError(
+            f"{folder} (table_folder) has mode {status.st_mode & 0o777:o} and belongs to user "
+            f"{status.st_uid}; rows need a folder of mode 700 of this user, {os.geteuid()}: name "
+            "one that is not there yet, and it is made",
+            path=str(folder),
+        )
+
+
+def _no_room(folder: Path, num_bytes: int, table: str, error: OSError) -> LimitExceededError:
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    return LimitExceededError(
+        f"table {table!r} needs {num_bytes} bytes of {folder} (table_folder), where {free} are "
+        f"free: {error.strerror}; free some, set ROPEWALK_TABLE_FOLDER to a larger disk, use more "
+        "ps, or lower the table's max_rows",
+        table=table,
+        limit="table_folder",
+        value=num_bytes,
+    )
+
 
 # -- Rows of a table that is larger than its memory: which pages of a mapped file are there ----
 # Each page has a mark of when it was used last. When more were used than the budget allows, those
@@ -40,7 +168,7 @@ _ROUNDS = 16  # this part of the budget is free after a round, so that not every
 
 
 class PagedMemory(Protocol):
-    """Memory whose pages may be on disk; see :mod:`~ropewalk.annexes.embedding.keyed.row_file`."""
+    """Memory whose pages may be on disk, as a :class:`RowFile` is."""
 
     memory: Array
     page_bytes: int
@@ -350,7 +478,7 @@ def row_budget(shard: ShardDefinition) -> int:
         ConfigurationError: The table's memory is not enough for what is beside them.
     """
     variable, budget = shard.variable, shard.memory_bytes
-    if variable.table is None:
+    if not isinstance(variable.table, TableOptions):
         raise TypeError(f"{variable.name!r} is no table")
     beside = variable.table.index_bytes(shard.rows)
     if budget < beside + _LEAST_BYTES:

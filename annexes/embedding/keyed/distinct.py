@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ....core.arrays.buffers import BufferPools
-from ....core.arrays.copying import split
 from ....core.arrays.dtypes import Array
+from ....core.arrays.gather_buffer import split
 from .index import INT64, as_keys, kernel_if_ready
 from .index_arrays import new_secret, ps_of_keys
 

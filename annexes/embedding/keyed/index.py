@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ....core.arrays.copying import split
 from ....core.arrays.dtypes import Array
+from ....core.arrays.gather_buffer import split
 from ....core.errors import LimitExceededError, ShapeMismatchError
 from ....engine.arena import zeros
 from ....engine.library import library

@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ....core.arrays.copying import split
 from ....core.arrays.dtypes import Array
+from ....core.arrays.gather_buffer import split
 from ....core.errors import ConfigurationError
-from ....core.rules.built_in.adam import CorrectedAdam
-from ....core.rules.built_in.adamw import AdamW
-from ....core.rules.row_rules import GroupFtrl, RowwiseAdagrad, slot_elements
-from ....core.rules.tables import NormClipping
+from ....core.rules.built_in.adam import AdamW, CorrectedAdam
 from ....core.rules.update_rules import UpdateRule
 from ....engine.library import library
-from ....engine.rules import apply_formula, hyperparameters
+from ....engine.update_kernel import apply_formula, hyperparameters
+from ..options import NormClipping
+from ..update_rules import GroupFtrl, RowwiseAdagrad, slot_elements
 from .row_store import RowStore
 
 _LINE_BYTES = 64
@@ -138,7 +137,7 @@ class RowUpdater:
                 self._run_formula(store, rows, gradients, step, scale, updates=1)
                 return
             g = np.clip(gradients * dtype.type(scale), -limit, limit)
-            _adam(store, rows, g, [dtype.type(x) for x in scalars], table)
+            _adam(rule, store, rows, g, rate, table)
             return
         h = np.array([scale, limit, *scalars], dtype)
         slots = [slot.reshape(-1) for slot in store.slots.values()]
@@ -186,16 +185,18 @@ def _own_scalars(rule: _Own, rate: float, width: int) -> tuple[str, Sequence[flo
     )  # fmt: skip
 
 
-def _adam(store: RowStore, rows: Array, g: Array, h: Sequence[Any], table: Array) -> None:
-    lr, b1, c1, b2, c2, decay = h
+def _adam(
+    rule: CorrectedAdam, store: RowStore, rows: Array, g: Array, rate: float, table: Array
+) -> None:
+    """Run Adam's formula with the corrections of each row's own count."""
     entries = np.minimum(store.counts[rows].astype(np.int64), table.size // 2) - 1
-    dtype = g.dtype.type
-    alpha, epsilon = (table.astype(dtype)[2 * entries + i][:, None] for i in range(2))
-    m = store.slots["momentum"][rows] * b1 + c1 * g
-    v = store.slots["velocity"][rows] * b2 + c2 * g * g
-    store.slots["momentum"][rows], store.slots["velocity"][rows] = m, v
+    lr = g.dtype.type(rate)
+    factor, epsilon = (table.astype(g.dtype)[2 * entries + i][:, None] for i in range(2))
+    slots = {name: slot[rows] for name, slot in store.slots.items()}
     w = store.values[rows]
-    store.values[rows] = w - lr * decay * w - lr * alpha * m / (np.sqrt(v) + epsilon)
+    store.values[rows] = rule.corrected(np, w, slots, g, lr, lr * factor, epsilon)
+    for name, slot in slots.items():
+        store.slots[name][rows] = slot
 
 
 RULE_KERNELS = frozenset({"adam_rows", "rowwise_adagrad", "group_ftrl"})

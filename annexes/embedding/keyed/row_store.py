@@ -12,10 +12,10 @@ import numpy as np
 
 from ....core.arrays.buffers import BufferPools
 from ....core.arrays.dtypes import Array, DType
-from ....core.rules.tables import Order
 from ....engine.arena import zeros
 from ....engine.library import library
 from ....engine.push_target import FREE, SLOT
+from ..options import Order
 from .index import INT64, reserving
 
 UINT32 = np.dtype(np.uint32)

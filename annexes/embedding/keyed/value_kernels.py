@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....core.arrays.dtypes import DType
-from ....core.rules.kernels import AHEAD, clip, prefetch_row
+from ....core.rules.update_rules import AHEAD, clip, prefetch_row
 from ....engine.jit import INT64, changed, inlined, prefetch, read
 from ....engine.row_kernels import KernelRegistry
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ....core.arrays.buffers import present_buffer
 from ....core.arrays.dtypes import Array
-from ....core.arrays.memory_pool import present_buffer
 from ....core.errors import CutVoidError, PermissionDeniedError
 from ....core.task import Incarnation, TaskId
 from ....core.wire.cut_marks import Elements, Marks

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ....cluster.replication.configuration import CopyTo, GiveUpShare, HandOver, Lead, ShareState
-from ....core.arrays.memory_pool import Lease, MemoryPool
+from ....core.arrays.buffers import Lease, MemoryPool
 from ....core.errors import FencedError, RefusedError
 from ....core.settings import Settings
 from ....core.task import TaskId

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from helpers.rules import Adagrad, Adam
 from helpers.tables import DIM, F32, gradients, on_disk, table
-from ropewalk.annexes.embedding.files.export import export_table
+from ropewalk.annexes.embedding.files.exchange import export_table
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.options import Sightings
 from ropewalk.annexes.embedding.readers.followed_rows import FollowRequest, Position
 from ropewalk.annexes.embedding.server.readers import Readers
 from ropewalk.annexes.moments.server.cuts import ShareCuts
@@ -29,7 +30,6 @@ from ropewalk.core.checkpoint.manifest import Manifest, digest, manifest_bytes, 
 from ropewalk.core.errors import CheckpointError
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
-from ropewalk.core.rules.tables import Sightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs

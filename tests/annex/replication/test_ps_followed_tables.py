@@ -13,11 +13,11 @@ from helpers.replication.stores import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
 from helpers.tables import DIM, gradients, on_disk, table
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.options import Sightings, SketchedSightings
 from ropewalk.annexes.replication.server import copying as table_copying
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
-from ropewalk.core.rules.tables import Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from ropewalk.client.ps import direct_pull
 from ropewalk.client.ps.direct_pull import Copy, DirectPull, MemoryReading
-from ropewalk.core.arrays.copying import copy_into
 from ropewalk.core.arrays.dtypes import Array, DType
-from ropewalk.core.arrays.gather_buffer import GatherBuffer
+from ropewalk.core.arrays.gather_buffer import GatherBuffer, copy_into
 from ropewalk.core.rules.definitions import ShardKey
 from ropewalk.core.wire.steps import (
     HEADER_BYTES,

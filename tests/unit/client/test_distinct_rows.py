@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ropewalk.annexes.embedding.options import TableOptions
 from ropewalk.client.ps.definer import PlacedVariable
 from ropewalk.client.ps.distinct_rows import DistinctRowsCache
 from ropewalk.core.arrays.buffers import BufferPools
@@ -12,7 +13,6 @@ from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ShapeMismatchError
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
-from ropewalk.core.rules.tables import TableOptions
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.engine import rows
 

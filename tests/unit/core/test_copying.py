@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.core.arrays.copying import copy_into, joined, split
 from ropewalk.core.arrays.dtypes import BFLOAT16, DType
+from ropewalk.core.arrays.gather_buffer import copy_into, joined, split
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([1, 4, 8]))

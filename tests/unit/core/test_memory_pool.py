@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from helpers.streams import result, start
+from ropewalk.core.arrays.buffers import Lease, MemoryPool
 from ropewalk.core.arrays.dtypes import Array
-from ropewalk.core.arrays.memory_pool import Lease, MemoryPool
 
 MIB = 1024**2
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ropewalk.core.arrays.dtypes import BFLOAT16, Array, DType, narrow
-from ropewalk.core.arrays.random_rounding import round_randomly
+from ropewalk.core.arrays.scaled_rows import round_randomly
 
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 HALVES = pytest.mark.parametrize("wire", [F16, BFLOAT16], ids=lambda dtype: dtype.name)

@@ -13,7 +13,7 @@ from helpers.embedding import a_table
 from helpers.rules import Adam
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.task import TaskId
-from ropewalk.engine.rules import apply_formula
+from ropewalk.engine.update_kernel import apply_formula
 
 GRADIENTS = np.random.default_rng(0).normal(size=20)
 NAMES = ["baa"[i % 3] for i in range(len(GRADIENTS))]

@@ -20,7 +20,7 @@ from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.distribute.variables.gpu_memory import start_slots
 from ropewalk.distribute.variables.local import LocalVariable
-from ropewalk.engine.rules import apply_formula
+from ropewalk.engine.update_kernel import apply_formula
 
 STEPS = 6
 SHAPE = (7, 3)

@@ -16,7 +16,7 @@ import ropewalk as rw
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
 from ropewalk.core.errors import RefusedError
-from ropewalk.core.rules.known_rules import rule_from_dict
+from ropewalk.core.rules.known_rules import import_rules, rule_from_dict
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec
@@ -25,7 +25,6 @@ from ropewalk.distribute import ParameterServerStrategy, partitioners
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule
 from ropewalk.distribute.runtime import local_runtime
-from ropewalk.engine.own_rules import import_rules
 from ropewalk.server.ps.store import Store
 
 ONES = np.ones(6, np.float32)

@@ -18,7 +18,7 @@ from ropewalk.engine import jit
 from ropewalk.engine.block import Block, warm_up
 from ropewalk.engine.library import KernelLibrary, library
 from ropewalk.engine.push_target import Gradient, Range, StepInfo
-from ropewalk.engine.rules import hyperparameters
+from ropewalk.engine.update_kernel import hyperparameters
 
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)

@@ -7,12 +7,11 @@ import pytest
 
 from helpers.rules import variants
 from ropewalk.core.arrays.dtypes import Array, DType
-from ropewalk.core.rules.built_in.ftrl import Ftrl
+from ropewalk.core.rules.built_in.adagrad import Ftrl
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.engine.library import library
-from ropewalk.engine.rules import formula_kernel, hyperparameters
-from ropewalk.engine.update_kernel import UpdateKernel
+from ropewalk.engine.update_kernel import UpdateKernel, formula_kernel, hyperparameters
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 COUNT, WIDTH = 40_000, 5  # elements, more than two tiles

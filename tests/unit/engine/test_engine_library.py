@@ -26,7 +26,7 @@ from helpers.waiting import scaled
 from ropewalk.core.arrays.dtypes import DType
 from ropewalk.core.rules.built_in.adagrad import adagrad
 from ropewalk.core.rules.built_in.sgd import momentum, sgd
-from ropewalk.core.rules.kernels import UpdateFunction
+from ropewalk.core.rules.update_rules import UpdateFunction
 from ropewalk.engine import jit
 from ropewalk.engine.library import ROW_KERNELS, KernelLibrary
 
@@ -342,7 +342,7 @@ def test_every_row_kernel_is_named_in_the_list() -> None:
 
 def test_blocks_are_made_without_the_compiler() -> None:
     code = (
-        "import sys, ropewalk.engine.block, ropewalk.engine.rows, ropewalk.engine.rules\n"
+        "import sys, ropewalk.engine.block, ropewalk.engine.rows, ropewalk.engine.update_kernel\n"
         "print(sorted({'numba', 'llvmlite'} & set(sys.modules)))"
     )
     assert run_program("-c", code, start=run_for_real)[0] == "[]"

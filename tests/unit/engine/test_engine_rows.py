@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.rows import row
-from ropewalk.core.arrays import copying
+from ropewalk.core.arrays import gather_buffer as copying
 from ropewalk.core.arrays.dtypes import DTYPES, Array, DType
 from ropewalk.engine import rows as row_functions
 from ropewalk.engine.library import library

@@ -10,12 +10,11 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from helpers.rules import variants
-from ropewalk.core.rules.built_in.adam import Adam
-from ropewalk.core.rules.built_in.adamw import AdamW
+from ropewalk.core.rules.built_in.adam import Adam, AdamW
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.distribute import optimizers
-from ropewalk.engine import rules
+from ropewalk.engine import update_kernel as rules
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 each_rule = pytest.mark.parametrize("kind", built_in_rules(), ids=lambda kind: kind.__name__)

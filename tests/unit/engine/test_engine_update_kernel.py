@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.rules import KERNELS
-from ropewalk.core.arrays import copying
+from ropewalk.core.arrays import gather_buffer as copying
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.engine.library import library
 

@@ -17,8 +17,8 @@ from helpers.pushes import push_of
 from helpers.rows import row
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from helpers.waiting import scaled
+from ropewalk.core.arrays.buffers import present_buffer
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
-from ropewalk.core.arrays.memory_pool import present_buffer
 from ropewalk.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from ropewalk.core.checkpoint.manifest import SavedPart
 from ropewalk.core.errors import CheckpointError

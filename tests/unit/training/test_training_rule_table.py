@@ -7,9 +7,8 @@ import pytest
 from helpers import rules
 from helpers.pages import ROOT
 from ropewalk.core.errors import ConfigurationError, MissingExtraError
-from ropewalk.core.rules.counterparts import OnServer, OnWorker
 from ropewalk.core.rules.known_rules import built_in_rules
-from ropewalk.core.rules.update_rules import UpdateRule
+from ropewalk.core.rules.update_rules import OnServer, OnWorker, UpdateRule
 from ropewalk.training.extras import require
 from ropewalk.training.own_optimizer import choose_place
 from ropewalk.training.rule_table import (

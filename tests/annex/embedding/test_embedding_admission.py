@@ -8,20 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.embedding import a_table, as_keys, ones, use_kernels, without_numba
+from helpers.embedding import a_table, as_keys, ones
 from ropewalk.annexes.embedding.keyed.row_store import least_used
 from ropewalk.annexes.embedding.keyed.table import KeyedTable
+from ropewalk.annexes.embedding.options import Chance, Sightings, SketchedSightings
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.rules.built_in.adagrad import Adagrad
-from ropewalk.core.rules.tables import Chance, Sightings, SketchedSightings
 
-
-@pytest.fixture(params=["kernel", "numpy"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways."""
-    use_kernels() if request.param == "kernel" else without_numba(monkeypatch)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def keys_of(table: KeyedTable) -> list[int]:

@@ -18,12 +18,12 @@ from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.annexes.embedding.keyed.disk_block import BlockOnDisk
 from ropewalk.annexes.embedding.keyed.row_store import RowStore
+from ropewalk.annexes.embedding.options import SketchedSightings, TableOptions
+from ropewalk.annexes.embedding.update_rules import RowwiseAdagrad
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.errors import ConfigurationError, LimitExceededError
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
-from ropewalk.core.rules.row_rules import RowwiseAdagrad
-from ropewalk.core.rules.tables import SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec
@@ -41,7 +41,7 @@ MEMORY = 1 << 19
 def large(memory: int = MEMORY) -> VariableDefinition:
     """A table four times as large as its memory, keys and index left out."""
     wide = table(max_rows=ROWS, dim=WIDTH)
-    assert wide.table is not None
+    assert isinstance(wide.table, TableOptions)
     budget = wide.table.index_bytes(ROWS) + memory
     return replace(wide, table=replace(wide.table, memory_bytes=budget))
 

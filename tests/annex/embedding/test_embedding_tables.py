@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
-from ropewalk.annexes.embedding.features.config import FeatureConfig, TableConfig
+from ropewalk.annexes.embedding.features.config import FeatureConfig, RowwiseAdagrad, TableConfig
 from ropewalk.annexes.embedding.features.inputs import Ragged
-from ropewalk.annexes.embedding.features.optimizers import RowwiseAdagrad
 from ropewalk.annexes.embedding.features.tables import Embeddings, WaitingGradients
 from ropewalk.annexes.embedding.keyed.admission import draws_of
 from ropewalk.core.errors import ConfigurationError, ShapeMismatchError

@@ -1,6 +1,6 @@
 """Update rules that look at whole rows: they run on growing tables alone.
 
-As data and formula, like those of ``built_in``; ``annexes/embedding/keyed`` carries them out.
+As data and formula, like those of ``built_in``; ``keyed`` carries them out.
 """
 
 import math
@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from .known_rules import add_rule
-from .update_rules import Rate, Slots, UpdateRule
+from ...core.rules.update_rules import Rate, Slots, UpdateRule
 
 
 class RowwiseAdagrad(UpdateRule):
@@ -19,6 +18,7 @@ class RowwiseAdagrad(UpdateRule):
     """
 
     slots: ClassVar[Slots] = {"accumulator": "initial_accumulator_value"}
+    needs_rows: ClassVar[bool] = True
 
     name: Literal["RowwiseAdagrad"] = "RowwiseAdagrad"
     learning_rate: Rate = 0.001
@@ -44,6 +44,7 @@ class GroupFtrl(UpdateRule):
     """
 
     slots: ClassVar[Slots] = {"accumulator": "initial_accumulator_value", "linear": 0.0}
+    needs_rows: ClassVar[bool] = True
     skips_rate_zero: ClassVar[bool] = True
 
     name: Literal["GroupFtrl"] = "GroupFtrl"
@@ -80,9 +81,7 @@ def _row_sums(values: Any) -> Any:
     return values.cumsum(axis=1)[:, -1:]
 
 
-ROW_RULES: tuple[type[UpdateRule], ...] = (RowwiseAdagrad, GroupFtrl)
-for _kind in ROW_RULES:
-    add_rule(_kind)  # by its name, where a definition or a checkpoint has it
+RULES: tuple[type[UpdateRule], ...] = (RowwiseAdagrad, GroupFtrl)
 
 
 def slot_elements(rule: UpdateRule, width: int) -> dict[str, int]:

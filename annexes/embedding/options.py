@@ -1,6 +1,6 @@
 """Options of a table whose rows are found by key: which keys get a row, and which rows go.
 
-``annexes/embedding/keyed`` carries them out. A table is a variable of shape ``(max_rows, dim)``
+``keyed`` carries them out. A table is a variable of shape ``(max_rows, dim)``
 that has these options: its rows are not numbered, and there are at most so many.
 """
 
@@ -8,10 +8,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..arrays.dtypes import DType
-from ..errors import ConfigurationError
-from .row_rules import slot_elements
-from .update_rules import UpdateRule
+from ...core.arrays.dtypes import DType
+from ...core.errors import ConfigurationError
+from ...core.rules.definitions import RowOptions
+from ...core.rules.update_rules import UpdateRule
+from .update_rules import slot_elements
 
 # Of a key in an index: 16, in a segment that is between 65 % and half of that full.
 _INDEX_BYTES = 50
@@ -85,7 +86,7 @@ class NormClipping:
 
 
 @dataclass(frozen=True, slots=True)
-class TableOptions:
+class TableOptions(RowOptions):
     """Options of a growing table.
 
     Attributes:

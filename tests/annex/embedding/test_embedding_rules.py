@@ -8,27 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.embedding import a_table, as_keys, ones, use_kernels, without_numba
+from helpers.embedding import a_table, as_keys, ones, without_numba
 from helpers.rules import SGD, Adagrad, Adam, Adamax, AdamW, Ftrl, Lamb, Nadam
 from helpers.waiting import scaled
 from ropewalk.annexes.embedding.keyed.row_rules import RowUpdater, warm_up
 from ropewalk.annexes.embedding.keyed.table import KeyedTable
+from ropewalk.annexes.embedding.update_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
-from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.core.rules.update_rules import UpdateRule
 from ropewalk.engine import jit
 from ropewalk.engine.library import KernelLibrary
-from ropewalk.engine.rules import apply_formula
+from ropewalk.engine.update_kernel import apply_formula
+
+pytestmark = pytest.mark.usefixtures("way")
 
 Reference = Callable[[dict[str, Array], Array, int], None]
-
-
-@pytest.fixture(params=["kernel", "numpy"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways."""
-    use_kernels() if request.param == "kernel" else without_numba(monkeypatch)
-    return str(request.param)
 
 
 def rowwise(rule: RowwiseAdagrad, w: Array, slots: dict[str, Array], g: Array) -> Array:

@@ -9,6 +9,8 @@ from helpers.pushes import push_of
 from helpers.rules import SGD, Adam, Lamb
 from helpers.tables import DIM, EXTREMES, F32, gradients, table
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
+from ropewalk.annexes.embedding.options import Chance, NormClipping, Sightings, SketchedSightings
+from ropewalk.annexes.embedding.update_rules import GroupFtrl, RowwiseAdagrad
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import as_bytes
@@ -21,8 +23,6 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.report import PsCounters, TableCounters, total_counters
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
-from ropewalk.core.rules.row_rules import GroupFtrl, RowwiseAdagrad
-from ropewalk.core.rules.tables import Chance, NormClipping, Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire import codec

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.mapped_memory import resident_bytes
-from ropewalk.annexes.embedding.keyed.row_file import RowFile
+from ropewalk.annexes.embedding.keyed.disk_block import RowFile
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, StorageError
 
 PAGE = RowFile.page_bytes

@@ -11,25 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.embedding import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
+from helpers.embedding import a_table, as_keys, ones, with_a_history
 from helpers.rules import SGD, Adagrad, Adam
 from ropewalk.annexes.embedding.keyed import row_store
 from ropewalk.annexes.embedding.keyed.definition import TableDefinition
 from ropewalk.annexes.embedding.keyed.index import KeyIndex
 from ropewalk.annexes.embedding.keyed.row_store import LAST_STEP, RecentRows
 from ropewalk.annexes.embedding.keyed.table import KeyedTable, prepare
+from ropewalk.annexes.embedding.options import NormClipping
 from ropewalk.core.arrays.buffers import BufferPools
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
-from ropewalk.core.rules.tables import NormClipping
 from ropewalk.engine.library import library
 
-
-@pytest.fixture(params=["kernel", "numpy"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways."""
-    use_kernels() if request.param == "kernel" else without_numba(monkeypatch)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def keys_of(table: KeyedTable) -> list[int]:

@@ -11,6 +11,7 @@ from helpers.tables import DIM, F32, gradients, on_disk, table
 from ropewalk.annexes.embedding.keyed.block import KeyedBlock
 from ropewalk.annexes.embedding.keyed.disk_block import BlockOnDisk
 from ropewalk.annexes.embedding.keyed.row_store import counts_of
+from ropewalk.annexes.embedding.options import Sightings, SketchedSightings
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step
 from ropewalk.core.arrays.dtypes import Array
@@ -19,7 +20,6 @@ from ropewalk.core.checkpoint.directory import MANIFEST
 from ropewalk.core.checkpoint.manifest import manifest_bytes, manifest_of_parts
 from ropewalk.core.errors import CheckpointError, LimitExceededError, ShapeMismatchError
 from ropewalk.core.rules.definitions import VariableDefinition
-from ropewalk.core.rules.tables import Sightings, SketchedSightings
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.distribute.local_ps import LocalPs

@@ -3,20 +3,15 @@
 import numpy as np
 import pytest
 
-from helpers.embedding import use_kernels, without_numba
+from helpers.embedding import without_numba
 from ropewalk.annexes.embedding.keyed.admission import KNOWN, Draws, draws_of, philox, uniform_of
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.core.rules.initializers import Initializer
 
+pytestmark = pytest.mark.usefixtures("way")
+
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-
-
-@pytest.fixture(params=["kernel", "numpy"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways."""
-    use_kernels() if request.param == "kernel" else without_numba(monkeypatch)
-    return str(request.param)
 
 
 def draws(name: str, seed: int = 1, table: str = "t", **arguments: float) -> Draws:

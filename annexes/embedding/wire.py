@@ -4,9 +4,10 @@ from typing import Any
 
 from google.protobuf import struct_pb2
 
+from ...core.errors import ConfigurationError, RefusedError
+from ...core.rules.update_rules import UpdateRule
 from ...proto.v1 import ps_pb2
-from ..errors import ConfigurationError, RefusedError
-from ..rules.tables import (
+from .options import (
     Admission,
     Chance,
     NormClipping,
@@ -15,7 +16,6 @@ from ..rules.tables import (
     SketchedSightings,
     TableOptions,
 )
-from ..rules.update_rules import UpdateRule
 
 _ORDERS: dict[Order, Any] = {
     "least_recent": ps_pb2.EVICTION_LEAST_RECENT,
