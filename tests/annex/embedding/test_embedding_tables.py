@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.local_strategies import ALL
 from ropewalk.annexes.embedding.features.config import FeatureConfig, RowwiseAdagrad, TableConfig
 from ropewalk.annexes.embedding.features.inputs import Ragged
 from ropewalk.annexes.embedding.features.tables import Embeddings, WaitingGradients
@@ -145,9 +146,18 @@ def test_replicas_are_summed_and_applied_once() -> None:
     assert counters(strategy).pushes == 1
 
 
+@pytest.fixture(params=ALL.values(), ids=list(ALL))
+def strategy(request: pytest.FixtureRequest, plain_process: None) -> rw.distribute.Strategy:
+    """Every strategy of one machine in turn."""
+    rw.config.set_logical_cpu_devices(4)
+    made: rw.distribute.Strategy = request.param()
+    return made
+
+
 def test_with_a_vocabulary_size_tables_are_variables_of_every_strategy(
-    strategy: rw.distribute.Strategy, replicas: int
+    strategy: rw.distribute.Strategy,
 ) -> None:
+    replicas = strategy.num_replicas_in_sync
     first = rw.Initializer("ones")
     table = TableConfig("t", 2, vocabulary_size=10, initializer=first, combiner="sum")
     with strategy.scope():
