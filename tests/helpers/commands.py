@@ -26,6 +26,8 @@ def command_case(command: Sequence[str], *values: Any, name: str) -> Any:
         name: Name of the case.
     """
     needed = {_BROUGHT_BY[command[0]]} if command[0] in _BROUGHT_BY else set[str]()
+    if "--supervise" in command:  # a container's setting
+        needed.add("kubernetes")
     if "--cluster" in command and command[0] in ("status", "scale"):
         needed.add("service")
     return pytest.param(*values, id=name, marks=[pytest.mark.annex(*needed)] if needed else ())

@@ -330,8 +330,9 @@ def _load_ours() -> None:
             continue
         try:
             importlib.import_module(module.name)
-        except ModuleNotFoundError as error:  # of an extra, which this environment lacks
-            if (error.name or "").startswith("ropewalk"):
+        except ModuleNotFoundError as error:  # of an extra or an annex that this tree lacks
+            name = error.name or ""
+            if name.startswith("ropewalk") and not name.startswith("ropewalk.annexes"):
                 raise
 
 
