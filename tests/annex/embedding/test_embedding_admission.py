@@ -156,6 +156,14 @@ def test_the_least_recent_rows_make_room() -> None:
     assert table.counts.evicted == 2
 
 
+def test_a_push_of_a_worker_that_is_behind_makes_no_row_older() -> None:
+    table = a_table(max_rows=3, evicts="least_recent")
+    for step, key in ((8, 5), (9, 1), (10, 2), (3, 1)):
+        push(table, as_keys(key), step)
+    push(table, as_keys(100), 11)
+    assert keys_of(table) == [1, 2, 100]
+
+
 def test_the_least_frequent_rows_make_room_and_the_older_of_equals() -> None:
     table = a_table(max_rows=4, evicts="least_frequent")
     for step, key in enumerate([1, 1, 1, 2, 3, 3, 4]):
