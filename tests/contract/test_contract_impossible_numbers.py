@@ -351,26 +351,37 @@ def test_a_greeting_that_takes_one_byte_at_a_time_is_refused(ps: Ps) -> None:
         pytest.param({"gradient_scale": INF}, ["gradient_scale"], id="scale-inf"),
         pytest.param({"gradient_scale": -1.0}, ["gradient_scale"], id="scale-negative"),
         pytest.param({"direct_bytes": 2**64 - 1}, ["direct_bytes"], id="direct-bytes"),
-        pytest.param({"hyperparameters": {"learning_rate": NAN}}, ["update rule"], id="nan"),
     ],
 )  # fmt: skip
 def test_a_step_that_cannot_be_ends_its_session_alone(
     ps: Ps, connection: Connection, fields: dict[str, Any], words: list[str]
 ) -> None:
-    step = session_pb2.Step(
-        request_id=1, sequence=1, push_layout=1, payload_bytes=12,
-        **{key: value for key, value in fields.items() if key != "hyperparameters"},
-    )  # fmt: skip
-    for name, value in fields.get("hyperparameters", {}).items():
-        step.hyperparameters[name] = value
-    connection.deadline = time.monotonic() + T
-    message = session_pb2.ClientMessage(step=step).SerializeToString()
-    connection.send([message], [memoryview(bytes(12))], 12)
+    send_step(connection, **fields)
     with pytest.raises(RefusedError) as caught:
         receive_message(connection)
     assert all(word in caught.value.message for word in words), caught.value.message
     assert ps.store.global_step == 0
     still_adds(ps)
+
+
+def test_a_step_with_an_impossible_hyperparameter_is_refused_and_its_session_goes_on(
+    ps: Ps, connection: Connection
+) -> None:
+    for hyperparameters, error in (({"learning_rate": NAN}, "update rule"), ({}, "")):
+        send_step(connection, step_increment=1, hyperparameters=hyperparameters)
+        reply = receive_message(connection).step
+        assert error in reply.error.message
+        assert bool(reply.error.message) == bool(error)
+    assert ps.store.global_step == 1
+    still_adds(ps)
+
+
+def send_step(connection: Connection, **fields: Any) -> None:
+    """Push twelve bytes of zeros by the layout that the session has."""
+    step = session_pb2.Step(request_id=1, sequence=1, push_layout=1, payload_bytes=12, **fields)
+    connection.deadline = time.monotonic() + T
+    message = session_pb2.ClientMessage(step=step).SerializeToString()
+    connection.send([message], [memoryview(bytes(12))], 12)
 
 
 def test_a_step_from_far_ahead_is_refused_and_later_ones_are_not(ps: Ps) -> None:
