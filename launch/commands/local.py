@@ -139,18 +139,7 @@ def local_command(
     What follows SCRIPT is the script's.
     """
     if standalone:
-        refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
-        _refuse_decided(name for name, each in DECIDED.items() if not each.gateway_has_it)
-        if script is not None or job_file is not None:
-            raise ConfigurationError(
-                f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
-                "program with `ropewalk submit`"
-            )
-        if isinstance(workers, str):
-            raise ConfigurationError(
-                "a standing cluster divides no GPUs among its workers: say how many, e.g. "
-                "--workers 2"
-            )
+        workers = _workers_of_standalone(workers, script, job_file)
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
     refuse_said(["port"], "it is that of a standalone cluster, and belongs to --standalone")
     refuse_said(
@@ -199,6 +188,22 @@ def local_command(
         display.close()
     job.show_result(result)
     sys.exit(result.exit_code)
+
+
+def _workers_of_standalone(workers: int | str, script: str | None, job_file: str | None) -> int:
+    """Refuse what a cluster that waits for jobs has no use for; returns its number of workers."""
+    refuse_said(_OF_ONE_JOB, "it belongs to one job, and --standalone waits for several")
+    _refuse_decided(name for name, each in DECIDED.items() if not each.gateway_has_it)
+    if script is not None or job_file is not None:
+        raise ConfigurationError(
+            f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
+            "program with `ropewalk submit`"
+        )
+    if isinstance(workers, str):
+        raise ConfigurationError(
+            "a standing cluster divides no GPUs among its workers: say how many, e.g. --workers 2"
+        )
+    return workers
 
 
 def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
