@@ -33,11 +33,13 @@ class EvaluatorTask(JobTask):
 
     def _register(self, chief_address: str) -> None:
         _, membership = self._client_of(chief_address, "")
-        # The final checkpoint is to be evaluated even if its chief is gone by then.
-        membership.on_lost = lambda error: log.debug("%s", error)
         with contextlib.suppress(RopewalkError):
             membership.join(still_wanted=self.check)
             self._membership = membership
+
+    def _lose(self, error: RopewalkError) -> None:
+        # The final checkpoint is to be evaluated even if its chief is gone by then.
+        log.debug("%s", error)
 
     def check(self) -> None:
         """Raise if the evaluator was asked to end, or the job failed or was stopped."""

@@ -140,17 +140,11 @@ class JobTask(JobLink):
         """Register, and connect to the peers; the name of the checkpoint to begin with."""
         chief, membership = self._client_of(chief_address, self.task.address)
         self._membership = membership
-        membership.on_lost = self.interrupt
-        # The job's last checkpoint waits for the chief's program, which may make no steps. (Workers
-        # are waited for briefly, and those in sync agree on their last step.)
-        if self._leader is not None and self._interrupts and not self._plane.in_sync:
-            membership.on_stopping = self._on_interrupt
         who = join_unless_done(membership, self.task, self._settings, self.check)
         self._on_registered()
         self._barrier = BarrierClient(chief, who, self.check)
         for module in annexes.at("cut_marker"):
-            self._marker = marker = module.CutMarker(chief, who, lambda: self._plane.session)
-            membership.on_cut = marker.hear
+            self._marker = module.CutMarker(chief, who, lambda: self._plane.session)
         leader = self._leader
         leading = leader.lead(job, who, chief) if leader is not None and job is not None else None
         self._plane.connect(who, chief, self._check_not_done)
@@ -183,7 +177,20 @@ class JobTask(JobLink):
         task, settings = self.task.task, self._settings
         principal = principal_of_task(task, settings.job_id)
         self._chief = chief = ChiefClient(chief_address, settings, principal)
-        return chief, Membership(task, address, chief, settings, report=self._report)
+        return chief, Membership(
+            task, address, chief, settings, report=self._report, on_lost=self._lose,
+            on_stopping=self._stop, on_cut=self._join_cut,
+        )  # fmt: skip
+
+    def _stop(self, error: RopewalkError) -> None:
+        # The job's last checkpoint waits for the chief's program, which may make no steps. (Workers
+        # are waited for briefly, and those in sync agree on their last step.)
+        if self._leader is not None and self._interrupts and not self._plane.in_sync:
+            self._on_interrupt(error)
+
+    def _join_cut(self, number: int) -> None:
+        if self._marker is not None:
+            self._marker.hear(number)
 
     def _report(self) -> TaskReport:
         return self._progress.report(self._plane.session, serves=self._serves)
@@ -275,6 +282,8 @@ class JobTask(JobLink):
         self._pending = self._pending or error
         self._plane.abort(error)
         self._on_interrupt(error)
+
+    _lose = interrupt  # of the job, or of its chief
 
     def finish(self, ending: Ending) -> int:
         """Report how the program ended and wait for the end of the job; returns the exit code."""

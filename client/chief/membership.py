@@ -47,6 +47,11 @@ class Membership:
         chief: Client to the chief.
         settings: Timeouts.
         report: Called at every heartbeat.
+        on_lost: Called once, from the heartbeat thread, when the program must be interrupted.
+        on_stopping: Called once, from the heartbeat thread, when the program should end at its next
+            step.
+        on_cut: Called from the heartbeat thread with the number of a cut that is to be joined,
+            again and again while it is under way.
         clock: Clock, replaced in tests.
     """
 
@@ -58,6 +63,9 @@ class Membership:
         settings: Settings,
         *,
         report: Callable[[], TaskReport],
+        on_lost: Callable[[RopewalkError], None],
+        on_stopping: Callable[[RopewalkError], None] = lambda error: None,  # noqa: ARG005
+        on_cut: Callable[[int], None] = lambda number: None,  # noqa: ARG005
         clock: Clock | None = None,
     ) -> None:
         self.task = task
@@ -76,13 +84,7 @@ class Membership:
         self.reason = ""
         self.is_held = False  # after its first step this task waits for those of others
         self.who = Incarnation(task, 0)
-        # Called once, from the heartbeat thread, when the program must be interrupted.
-        self.on_lost: Callable[[RopewalkError], None] = lambda error: log.error("%s", error)
-        # Called once, from the heartbeat thread, when the program should end at its next step.
-        self.on_stopping: Callable[[RopewalkError], None] = lambda error: None  # noqa: ARG005
-        # Called from the heartbeat thread with the number of a cut that is to be joined, again and
-        # again while it is under way.
-        self.on_cut: Callable[[int], None] = lambda number: None  # noqa: ARG005
+        self._on_lost, self._on_stopping, self._on_cut = on_lost, on_stopping, on_cut
 
     def join(self, *, still_wanted: Callable[[], None] = lambda: None) -> Incarnation:
         """Register, waiting for a late chief until the join timeout; begin the heartbeats.
@@ -144,7 +146,7 @@ class Membership:
             self._report(),
             knows=self.phase,
             timeout_s=timeout_s,
-            on_cut=self.on_cut,
+            on_cut=self._on_cut,
             on_held=self._be_held,
         )
 
@@ -229,11 +231,13 @@ class Membership:
         if self._ended is not None:
             return
         if begins_to_stop:
-            self.on_stopping(self._stopping())
+            self._on_stopping(self._stopping())
         elif phase is Phase.FAILED:
-            self.on_lost(PeerLostError(f"{self.task} ends because the job failed: {reason}"))
+            self._on_lost(PeerLostError(f"{self.task} ends because the job failed: {reason}"))
         elif phase is Phase.STOPPED:
-            self.on_lost(JobStoppedError(f"{self.task} ends because the job was stopped: {reason}"))
+            self._on_lost(
+                JobStoppedError(f"{self.task} ends because the job was stopped: {reason}")
+            )
 
     def _lose(self, error: RopewalkError) -> None:
         if isinstance(error, FencedError):
@@ -241,7 +245,7 @@ class Membership:
         self.phase, self.reason, self._lost = Phase.FAILED, str(error), True
         self._over.set()
         if not self._leaving.is_set():
-            self.on_lost(error)
+            self._on_lost(error)
 
     def check(self) -> None:
         """Raise if the program should end now. Called between steps.

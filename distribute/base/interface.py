@@ -14,6 +14,7 @@ from ...core.arguments import ArgumentTypeError
 from ...core.arrays.indexed_slices import IndexedSlices
 from .communication import CommunicationOptions
 from .creations import Creations
+from .devices import LOCALHOST
 from .moved_average import MovedAverage
 from .reductions import ReduceOp
 
@@ -49,61 +50,61 @@ def require_call_arguments(args: Any, kwargs: Any, error: type[ValueError] = Val
 
 
 class ExtendedInterface:
-    """The part of ``StrategyExtended`` that lower rooms use, and all that makes steps.
+    """The base of ``StrategyExtended``: what lower rooms ask it, and all that makes steps.
 
     Steps have defaults for one worker; a strategy of several workers or replicas overrides what
     differs.
 
     Attributes:
+        task_name: Name of this task, as it stands in front of a device.
         creations: The variables made in ``run``.
         first_replica: Number of this worker's first replica among those in sync.
+        replica_devices: Devices of this worker's replicas, one each, as this process names them.
+        divides_input: Whether workers share a dataset that does not say whether they do.
     """
 
+    task_name: str = LOCALHOST
     creations: Creations
     first_replica: int
-
-    @property
-    @abstractmethod
-    def replica_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas, one each, as this process names them."""
-
-    @property
-    @abstractmethod
-    def worker_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas, with the task."""
-
-    @property
-    @abstractmethod
-    def task_name(self) -> str:
-        """Name of this task, as it stands in front of a device."""
+    replica_devices: tuple[str, ...]
+    divides_input: bool = True
 
     @property
     @abstractmethod
     def num_replicas_in_sync(self) -> int:
-        """Number of replicas over all workers."""
+        """Replicas whose gradients are aggregated in one step."""
 
     @property
-    @abstractmethod
+    def batch_devices(self) -> tuple[str, ...]:
+        """Devices to which the batches of each replica go: to what it reads of variables."""
+        return self.replica_devices
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers among which input is sharded."""
+        return 1
+
+    @property
     def input_pipeline_id(self) -> int:
-        """Number of this worker."""
+        """Number of this worker's pipeline among all."""
+        return 0
+
+    @property
+    def shuffles_input(self) -> bool:
+        """Whether input comes in the orders that its dataset draws; else as it is stored."""
+        return True
+
+    @abstractmethod
+    def require_scope(self, method: str) -> None:
+        """Refuse a call in the scope of another strategy."""
 
     @abstractmethod
     def create_variable(self, spec: Any) -> Any:
         """Make the variable that a ``VariableSpec`` asks for."""
 
     @abstractmethod
-    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """Update variables by reduced gradients."""
-
-    @abstractmethod
     def reduce_to(self, reduce_op: ReduceOp | str, value: Any, destinations: Any) -> Any:
         """Reduce a value over the replicas, to where ``destinations`` are."""
-
-    @abstractmethod
-    def batch_reduce_to(
-        self, reduce_op: ReduceOp | str, value_destination_pairs: Sequence[tuple[Any, Any]]
-    ) -> list[Any]:
-        """Reduce many values."""
 
     @abstractmethod
     def reduce_to_all(self, op: ReduceOp, tree: Any, options: CommunicationOptions | None) -> Any:

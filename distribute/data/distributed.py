@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...core.terminal import Shown
 from ..base.contexts import default_strategy, get_replica_context, in_cross_replica_context
 from ..base.devices import is_gpu, place
+from ..base.interface import ExtendedInterface
 from ..base.values import PerReplica, map_structure, regroup
 from .dataset import Dataset
 from .iterator import Optional
-from .options import AutoShardPolicy, InputOptions
+from .options import InputOptions
 from .prefetch import Prefetcher
 from .sharding import as_arrays, empty_like
 
@@ -22,49 +23,7 @@ Move = Callable[[int, Any], Any]
 """Takes a batch to the device of the replica with this number."""
 
 
-class InputReplicas(Protocol):
-    """The replicas that take part in one input: what this room asks of ``StrategyExtended``; see
-    there.
-    """
-
-    @property
-    def replica_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas, one each."""
-
-    @property
-    def batch_devices(self) -> tuple[str, ...]:
-        """Devices to which the batches of each replica go."""
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """Number of replicas over all workers."""
-
-    @property
-    def num_input_pipelines(self) -> int:
-        """Workers among which input is sharded."""
-
-    @property
-    def input_pipeline_id(self) -> int:
-        """Number of this worker's pipeline among all."""
-
-    @property
-    def default_shard_policy(self) -> AutoShardPolicy:
-        """Policy by which input is divided between workers if its dataset does not say."""
-
-    @property
-    def shuffles_input(self) -> bool:
-        """Whether input comes in the orders that its dataset draws; else as it is stored."""
-
-    def any_worker(self, mine: bool) -> bool:
-        """Return whether ``mine`` is true on any synchronous worker; every one of them must call
-        this.
-        """
-
-    def require_scope(self, method: str) -> None:
-        """Refuse a call in the scope of another strategy."""
-
-
-def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
+def to_devices(extended: ExtendedInterface, options: InputOptions) -> Move:
     """Make the function that takes a batch to its replica: CuPy arrays on a GPU, unless that is not
     wanted.
     """
@@ -123,7 +82,7 @@ class DistributedDataset(Shown):
 
     def __init__(
         self,
-        extended: InputReplicas,
+        extended: ExtendedInterface,
         source: Input,
         distribute: Callable[..., "DistributedDataset"],
         given: Any,
@@ -185,7 +144,7 @@ class DistributedIterator(Shown):
         agrees: Whether synchronous workers end together, for which each element is a call of all.
     """
 
-    def __init__(self, extended: InputReplicas, source: Input, *, agrees: bool = True) -> None:
+    def __init__(self, extended: ExtendedInterface, source: Input, *, agrees: bool = True) -> None:
         self._extended, self._agrees = extended, agrees
         self._move = to_devices(extended, source.options)
         self._source = source
@@ -327,5 +286,5 @@ class DistributedIterator(Shown):
 __all__ = ["DistributedDataset", "DistributedIterator", "Optional"]
 
 
-def _shown(extended: InputReplicas, source: Input) -> dict[str, Any]:
+def _shown(extended: ExtendedInterface, source: Input) -> dict[str, Any]:
     return {"replicas": len(extended.replica_devices), "dataset": source.datasets[0]}

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.interface import ExtendedInterface
 from ..base.values import leaves
 from .dataset import Dataset
-from .distributed import DistributedDataset, Input, InputReplicas, Move, to_devices
+from .distributed import DistributedDataset, Input, Move, to_devices
 from .factories import as_dataset
 from .node import DatasetNode
 from .options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
@@ -20,7 +21,7 @@ _DEFAULT = InputOptions()
 
 
 def distribute_dataset(
-    extended: InputReplicas, source: Any, options: InputOptions | None
+    extended: ExtendedInterface, source: Any, options: InputOptions | None
 ) -> DistributedDataset:
     """Make what ``experimental_distribute_dataset`` returns."""
     options = options or _DEFAULT
@@ -34,7 +35,7 @@ def distribute_dataset(
     parts = extended.num_replicas_in_sync
     in_step = parts > replicas  # with other workers
     workers, worker = extended.num_input_pipelines, extended.input_pipeline_id
-    policy = _resolve(dataset, extended.default_shard_policy)
+    policy = _resolve(dataset, divides=extended.divides_input)
     in_common = policy is AutoShardPolicy.DATA
     # A worker that takes its parts of every batch is through with one after one step.
     steps_per_batch = 1 if in_common else parts // replicas
@@ -55,12 +56,12 @@ def distribute_dataset(
     return DistributedDataset(extended, source_input, distribute_dataset, source)
 
 
-def _pass_of(extended: InputReplicas, number: int, worker: int) -> Pass:
+def _pass_of(extended: ExtendedInterface, number: int, worker: int) -> Pass:
     return Pass(worker, (number,), in_order=not extended.shuffles_input)
 
 
 def distribute_from_function(
-    extended: InputReplicas,
+    extended: ExtendedInterface,
     dataset_fn: Callable[[InputContext], Any],
     options: InputOptions | None,
 ) -> DistributedDataset:
@@ -142,13 +143,13 @@ def _side_by_side(
         yield [move(replica, batch) for replica, batch in enumerate(step)]
 
 
-def _resolve(dataset: Dataset, otherwise: AutoShardPolicy) -> AutoShardPolicy:
+def _resolve(dataset: Dataset, *, divides: bool) -> AutoShardPolicy:
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy is AutoShardPolicy.AUTO:
-        policy = otherwise
-    if policy is AutoShardPolicy.AUTO:
-        return AutoShardPolicy.DATA if dataset.node.files is None else AutoShardPolicy.FILE
-    return policy
+    if policy is not AutoShardPolicy.AUTO:
+        return policy
+    if not divides:
+        return AutoShardPolicy.OFF
+    return AutoShardPolicy.DATA if dataset.node.files is None else AutoShardPolicy.FILE
 
 
 def _divide(

@@ -73,6 +73,8 @@ class CentralStorageExtended(CountedStepsExtended):
         """Create a variable; with several replicas one that aggregates their writes."""
         name = self.unique_name(spec.name)
         value = LocalVariable(spec, self._strategy, self._parameter_device, name)
-        made: Variable = value if len(self._devices) == 1 else AggregatingVariable(spec, value)
+        made: Variable = (
+            value if len(self.replica_devices) == 1 else AggregatingVariable(spec, value)
+        )
         self.steps.add(made)
         return made

@@ -15,7 +15,7 @@ from ..base.contexts import (
     require_own_cross_replica,
 )
 from ..base.creations import Creations
-from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
+from ..base.devices import HOST, in_task, is_gpu, on_device
 from ..base.interface import Arguments, ExtendedInterface, Keywords, StrategyInterface
 from ..base.reductions import ReduceOp
 from ..base.values import (
@@ -26,7 +26,6 @@ from ..base.values import (
     regroup,
     select_component,
 )
-from ..data.options import AutoShardPolicy
 from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
@@ -53,8 +52,6 @@ class StrategyExtended(ExtendedInterface):
         reducer: Reduces over the replicas; None: over those of this worker.
 
     Attributes:
-        task_name: Name of this task, as it stands in front of a device.
-        creations: The variables made in ``run``.
         tables: Rows of embeddings' tables.
         experimental_require_static_shapes: False: that is TPUs' need.
         experimental_between_graph: Whether every worker runs the program for itself.
@@ -63,7 +60,6 @@ class StrategyExtended(ExtendedInterface):
         should_save_summary: Whether this task writes summaries.
     """
 
-    task_name: str = LOCALHOST
     experimental_require_static_shapes: bool = False
     experimental_between_graph: bool = False
     experimental_should_init: bool = True
@@ -79,36 +75,26 @@ class StrategyExtended(ExtendedInterface):
         reducer: Reducer | None = None,
     ) -> None:
         self._strategy = strategy
-        self._devices = tuple(devices)
+        self.replica_devices = tuple(devices)
         ops = cross_device_ops or ReductionToOneDevice()
-        self.reducer = reducer or Reducer(self._devices, ops)
+        self.reducer = reducer or Reducer(self.replica_devices, ops)
         self.first_replica = first_replica
-        self._runner = ReplicaRunner(strategy, self._devices, first_replica)
+        self._runner = ReplicaRunner(strategy, self.replica_devices, first_replica)
         self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
         self.creations = Creations()
-        self.tables = TableRows(type(strategy).__name__, len(self._devices))
+        self.tables = TableRows(type(strategy).__name__, len(self.replica_devices))
 
     # -- what there is -----------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
         """Describe the strategy for display."""
-        return {"replicas": [device.removeprefix("/device:") for device in self._devices]}
-
-    @property
-    def replica_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas as this process names them, of every strategy."""
-        return self._devices
-
-    @property
-    def batch_devices(self) -> tuple[str, ...]:
-        """Devices to which the batches of each replica go: to what it reads of variables."""
-        return self._devices
+        return {"replicas": [device.removeprefix("/device:") for device in self.replica_devices]}
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Devices of this worker's replicas, with the task: as ``Variable.device`` has them."""
-        return tuple(in_task(self.task_name, device) for device in self._devices)
+        return tuple(in_task(self.task_name, device) for device in self.replica_devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -119,26 +105,6 @@ class StrategyExtended(ExtendedInterface):
     def num_replicas_in_sync(self) -> int:
         """Replicas whose gradients are aggregated in one step."""
         return self.reducer.num_replicas
-
-    @property
-    def num_input_pipelines(self) -> int:
-        """Workers among which input is sharded."""
-        return 1
-
-    @property
-    def input_pipeline_id(self) -> int:
-        """Number of this worker's pipeline among all."""
-        return 0
-
-    @property
-    def default_shard_policy(self) -> AutoShardPolicy:
-        """Policy by which input is divided between workers if its dataset does not say."""
-        return AutoShardPolicy.AUTO
-
-    @property
-    def shuffles_input(self) -> bool:
-        """Whether input comes in the orders that its dataset draws; else as it is stored."""
-        return True
 
     def require_scope(self, method: str) -> None:
         """Refuse a call in the scope of another strategy.
@@ -152,7 +118,9 @@ class StrategyExtended(ExtendedInterface):
 
     def create_variable(self, spec: VariableSpec) -> Variable:
         """Make a variable. Called by ``Variable(...)``."""
-        return LocalVariable(spec, self._strategy, self._devices[0], self.unique_name(spec.name))
+        return LocalVariable(
+            spec, self._strategy, self.replica_devices[0], self.unique_name(spec.name)
+        )
 
     def has_name(self, name: str) -> bool:
         """Return whether a variable of this strategy has the name."""
@@ -396,7 +364,7 @@ class StrategyExtended(ExtendedInterface):
         """Reduce a nested value over the replicas; as ``ReplicaContext.all_reduce``."""
         found, rebuild = flatten(tree)
         # The very same object from every replica is each one's value.
-        values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
+        values = [on_every_replica(leaf, len(self.replica_devices)) for leaf in found]
         return rebuild(self.batch_reduce_to(op, [(value, value) for value in values], options))
 
     def gather_to_all(
@@ -404,7 +372,7 @@ class StrategyExtended(ExtendedInterface):
     ) -> Any:
         """Concatenate a nested value over the replicas; as ``ReplicaContext.all_gather``."""
         found, rebuild = flatten(tree)
-        values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
+        values = [on_every_replica(leaf, len(self.replica_devices)) for leaf in found]
         return rebuild([self.reducer.gather_to_all(value, axis, options) for value in values])
 
     def of_first_replica(self, value: DistributedValues) -> Any:

@@ -78,7 +78,7 @@ class MirroredExtended(CountedStepsExtended):
         common = replace(spec, initial=self._first_value(spec), initializer=None)
         components = [
             LocalVariable(common, self._strategy, device, f"{name}/replica_{i}" if i else name)
-            for i, device in enumerate(self._devices)
+            for i, device in enumerate(self.replica_devices)
         ]
         on_read = spec.synchronization is VariableSynchronization.ON_READ
         if not on_read:

@@ -25,7 +25,6 @@ from ..base.devices import HOST, compute_devices, task_name
 from ..base.interface import Arguments, Keywords, Updates
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_norm
-from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import (
     OPERATIONS,
@@ -163,6 +162,7 @@ class ParameterServerExtended(StrategyExtended):
     """
 
     tables: ServerTables
+    divides_input = False  # as in TensorFlow, each goes through all of its dataset
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
-        runtime.progress.replicas = len(self._devices)
+        runtime.progress.replicas = len(self.replica_devices)
         if runtime.task.spec:
             self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
         # Every worker runs the program; the chief creates variables and writes.
@@ -198,7 +198,7 @@ class ParameterServerExtended(StrategyExtended):
         self._refused = False  # the deltas of the step
         self.tables = ServerTables(
             runtime,
-            len(self._devices),
+            len(self.replica_devices),
             self._step,
             self.created,
             self._lock,
@@ -216,7 +216,7 @@ class ParameterServerExtended(StrategyExtended):
     @property
     def batch_devices(self) -> tuple[str, ...]:
         """The host, where a step has the servers' values: any framework takes both from there."""
-        return (HOST,) * len(self._devices)
+        return (HOST,) * len(self.replica_devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -238,11 +238,6 @@ class ParameterServerExtended(StrategyExtended):
             return 0
         ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
         return task.index + ahead
-
-    @property
-    def default_shard_policy(self) -> AutoShardPolicy:
-        """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
-        return AutoShardPolicy.OFF
 
     @property
     def shuffles_input(self) -> bool:
@@ -395,7 +390,7 @@ class ParameterServerExtended(StrategyExtended):
         self.runtime.job.check()
         with self._lock:
             self.created.define()
-            self._step.begin(only_replica=len(self._devices) == 1)
+            self._step.begin(only_replica=len(self.replica_devices) == 1)
             self._refused = False
         try:
             result = super().call_for_each_replica(fn, args, kwargs)

@@ -115,6 +115,7 @@ class OneOfSeveral(StrategyExtended):
     ) -> None:
         super().__init__(strategy, [f"/device:CPU:{i}" for i in range(replicas)])
         self._workers, self._worker, self._in_sync = workers, worker, in_sync
+        self.divides_input = in_sync
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -127,10 +128,6 @@ class OneOfSeveral(StrategyExtended):
     @property
     def input_pipeline_id(self) -> int:
         return self._worker
-
-    @property
-    def default_shard_policy(self) -> AutoShardPolicy:
-        return AUTO if self._in_sync else OFF
 
     def any_worker(self, mine: bool) -> bool:
         return self._workers.any(self._worker, mine)

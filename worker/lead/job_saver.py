@@ -6,6 +6,7 @@ Leases are renewed meanwhile, however long a large model takes to write.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,6 @@ from ...core.errors import RopewalkError, StorageError, said_of
 from ...core.settings import Settings
 from ...core.task import Phase, TaskId
 from ...server.chief.servicer import LockedJob
-from .annex_parts import ShareLeadership
 from .checkpointer import Checkpointer
 
 log = logging.getLogger(__name__)
@@ -30,19 +30,23 @@ class JobSaver:
         locked_job: The job.
         checkpointer: Saves the job; None: no checkpoints, and no record.
         settings: Settings that say how often to save.
+        add_to: Adds who leads what to a record.
 
     Attributes:
-        leadership: Adds who leads what to the record; None: nothing is led yet.
         failure: Why a checkpoint could not be saved; None: all could.
     """
 
     def __init__(
-        self, locked_job: LockedJob, checkpointer: Checkpointer | None, settings: Settings
+        self,
+        locked_job: LockedJob,
+        checkpointer: Checkpointer | None,
+        settings: Settings,
+        add_to: Callable[[JobRecord], JobRecord],
     ) -> None:
         self._locked_job = locked_job
         self._checkpointer = checkpointer
         self._settings = settings
-        self.leadership: ShareLeadership | None = None
+        self._add_to = add_to
         self.failure: RopewalkError | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._under_way: Future[Any] | None = None
@@ -169,9 +173,7 @@ class JobSaver:
                     processes={task.index: each for task, each in job.members.processes.items()},
                 )
                 self._recorded_processes = job.members.processes
-            if self.leadership is not None:
-                record = self.leadership.add_to(record)
-            self._checkpointer.record(record)
+            self._checkpointer.record(self._add_to(record))
 
     def close(self) -> None:
         """Begin nothing more; what is under way goes on."""

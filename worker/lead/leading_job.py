@@ -137,10 +137,10 @@ class LeadingJob:
         self.resumes = False
         self._joining = threading.Lock()
         self._checkpointer = self._prepared_checkpointer()
-        saver = JobSaver(locked_job, self._checkpointer, settings)
+        saver = JobSaver(locked_job, self._checkpointer, settings, self._add_leadership)
         self._saver = saver
         record = identified.record if identified.goes_on else None
-        self._leadership = saver.leadership = leadership_of(
+        self._leadership = leadership_of(
             LedServers(
                 locked_job, who, servers.controls, settings, servers.num_listed,
                 saver.write_record, record,
@@ -172,6 +172,9 @@ class LeadingJob:
         made.choose(verify=False)  # what is lost is counted from it
         self._tell_saved(made)
         return made
+
+    def _add_leadership(self, record: JobRecord) -> JobRecord:
+        return self._leadership.add_to(record)
 
     def _source(self) -> CheckpointSource:
         plane, leadership = self._plane, self._leadership

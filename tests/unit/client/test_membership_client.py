@@ -104,16 +104,20 @@ class Played:
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.chief, self.clock = PlayedChief(), ManualClock()
         self.steps = 0
+        self.lost: list[RopewalkError] = []
+        self.stopping: list[RopewalkError] = []
+        self.cuts: list[int] = []
         self.membership = Membership(
             TASK,
             "here:1",
             cast(ChiefClient, self.chief),
             settings,
             report=lambda: TaskReport(steps=self.steps),
+            on_lost=self.lost.append,
+            on_stopping=self.stopping.append,
+            on_cut=self.cuts.append,
             clock=self.clock,
         )
-        self.lost: list[RopewalkError] = []
-        self.membership.on_lost = self.lost.append
 
     def say(self, *answers: Answer) -> None:
         for answer in answers:
@@ -148,13 +152,11 @@ def test_joining_gives_the_task_its_generation(played: Played) -> None:
 
 
 def test_a_cut_that_is_to_be_joined_is_heard_of(played: Played) -> None:
-    heard: list[int] = []
-    played.membership.on_cut = heard.append
     played.membership.join()
     played.chief.cut = 12
     played.say(RUNNING, (Phase.DONE, ""))
     played.until_over()
-    assert set(heard) == {12}
+    assert set(played.cuts) == {12}
 
 
 def test_a_late_chief_is_waited_for(played: Played) -> None:
@@ -238,12 +240,10 @@ def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(
 
 
 def test_a_job_that_begins_to_stop_says_so_once(played: Played) -> None:
-    stopping: list[RopewalkError] = []
-    played.membership.on_stopping = stopping.append
     played.membership.join()
     played.say(RUNNING, *[(Phase.STOPPING, "by hand")] * 3, (Phase.STOPPED, "by hand"))
     played.until_over()
-    [error] = stopping
+    [error] = played.stopping
     assert isinstance(error, JobStoppedError)
     assert error.message.endswith("ends because the job is stopping: by hand")
 

@@ -61,6 +61,7 @@ class Training:
             self.locked_job,
             cast(Checkpointer, checkpointer),
             Settings().model_copy(update=settings),
+            add_to=lambda record: record,
         )
 
     def at_step(self, step: int, *, after_s: float = 0) -> None:

@@ -56,7 +56,7 @@ def make_loop(
     settings: Settings = SETTINGS,
     why_none_follows: str | None = None,
 ) -> ChiefLoop:
-    saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), settings)
+    saver = JobSaver(locked_job, cast(Checkpointer, checkpointer), settings, lambda record: record)
     return ChiefLoop(
         locked_job, who, "", cast(list[PsControl], controls), saver, settings,
         Companions([Knowing(why_none_follows)]),
