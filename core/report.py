@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 
+from .step_times import StepPart, StepTimes
 from .task import Outcome
 
 
@@ -39,6 +40,7 @@ class TaskReport(TaskCounts):
         staleness: Mean over the recent pushes. Unit: steps.
         transports: Kinds of connection, per ps.
         serves: Whether it has no program of its own, and ends with the job.
+        step_parts: Parts of its steps, by the time they took.
     """
 
     bytes_pushed: int = 0
@@ -46,6 +48,12 @@ class TaskReport(TaskCounts):
     staleness: float = 0.0
     transports: tuple[str, ...] = ()
     serves: bool = False
+    step_parts: tuple[StepPart, ...] = ()
+
+    @property
+    def step_times(self) -> StepTimes:
+        """Times of the task's steps, by part."""
+        return StepTimes(self.step_parts)
 
 
 @dataclass(frozen=True, slots=True)

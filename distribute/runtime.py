@@ -18,6 +18,7 @@ from ..cluster.spec import EVALUATOR
 from ..core.errors import ConfigurationError
 from ..core.report import TaskCounts, TaskReport
 from ..core.settings import Settings, load_settings
+from ..core.step_times import StepClock
 from ..core.task import Incarnation, TaskId
 from ..telemetry.catalogue import Sample
 from .job_snapshots import JobSnapshots
@@ -37,10 +38,12 @@ class TaskProgress(TaskCounts):
     Attributes:
         staleness: Staleness of the last pushes. Unit: steps.
         metrics_of: The model of each metric that a framework has named.
+        clock: Clock that measures where the time of steps goes.
     """
 
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
     metrics_of: dict[str, str] = field(default_factory=dict)
+    clock: StepClock = field(default_factory=StepClock)
 
     def step_of(self, session: ParameterSession | None) -> int:
         """Find the last global step that this task has seen, in its own count or a session's."""
@@ -59,6 +62,7 @@ class TaskProgress(TaskCounts):
             staleness=sum(recent) / len(recent) if recent else 0.0,
             transports=session.transports if session else (),
             serves=serves,
+            step_parts=self.clock.times().parts,
         )
 
 
@@ -117,6 +121,10 @@ class ClusterRuntime:
     before_last_save: list[Callable[[], None]] = field(default_factory=list)
     measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
     in_process: "InProcessSteps | None" = None
+
+    def __post_init__(self) -> None:
+        if self.connection is not None:
+            self.connection.clock = self.progress.clock
 
     @property
     def session(self) -> ParameterSession:

@@ -32,6 +32,11 @@ class CatalogueEntry:
         """Whether it only grows, from the start of the task."""
         return self.name.endswith("_total")
 
+    @property
+    def is_histogram(self) -> bool:
+        """Whether its values are :class:`Distribution`."""
+        return self.name == "ropewalk_step_seconds"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -39,6 +44,23 @@ class Sample:
 
     metric: CatalogueEntry
     value: float
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram of a metric, with the values of its labels in their order.
+
+    Attributes:
+        metric: The metric.
+        buckets: Upper bounds, and how many values are up to each; the last is infinite.
+        total: Sum of the values.
+        labels: Values of the labels.
+    """
+
+    metric: CatalogueEntry
+    buckets: tuple[tuple[float, int], ...]
+    total: float
     labels: tuple[str, ...] = ()
 
 
@@ -87,6 +109,13 @@ _metric(
     "refused_steps_total",
     "Steps whose gradients had NaN or infinity and were not pushed.",
     counts="refused_pushes",
+)
+STEP_SECONDS = _metric(
+    PROGRAMS,
+    "step_seconds",
+    "Histogram of the time that steps take: `step`, and of it `data`, `pull`, `compute`, `push`, "
+    "`others` and `checkpoint`.",
+    "part",
 )
 _metric(
     PROGRAMS,

@@ -11,15 +11,21 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from math import isinf
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 
 from ..core.clock import Clock, SystemClock
-from .catalogue import Sample
+from .catalogue import Distribution, Sample
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +34,7 @@ _WAIT_S = 2.0
 
 PATH = "/metrics"
 
-Collect = Callable[[], Iterable[Sample]]
+Collect = Callable[[], Iterable[Sample | Distribution]]
 
 Read = Callable[[str], tuple[bytes, str]]
 """Makes the page and its content type for a value of ``Accept``; raises TimeoutError if there is
@@ -36,10 +42,14 @@ none for now.
 """
 
 
-def families(samples: Iterable[Sample]) -> list[Metric]:
+def families(samples: Iterable[Sample | Distribution]) -> list[Metric]:
     """Convert samples to the form of Prometheus' library; those with equal labels are added up."""
     sums: dict[str, tuple[Any, dict[tuple[str, ...], float]]] = {}
+    histograms: dict[str, HistogramMetricFamily] = {}
     for sample in samples:
+        if isinstance(sample, Distribution):
+            _add_histogram(histograms, sample)
+            continue
         metric = sample.metric
         _, values = sums.setdefault(metric.name, (metric, {}))
         values[sample.labels] = values.get(sample.labels, 0.0) + float(sample.value)
@@ -50,7 +60,16 @@ def families(samples: Iterable[Sample]) -> list[Metric]:
         for labels, value in values.items():
             family.add_metric(list(labels), value)
         metrics.append(family)
-    return metrics
+    return [*metrics, *histograms.values()]
+
+
+def _add_histogram(histograms: dict[str, HistogramMetricFamily], sample: Distribution) -> None:
+    metric = sample.metric
+    family = histograms.setdefault(
+        metric.name, HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    )
+    buckets = [("+Inf" if isinf(bound) else f"{bound:g}", count) for bound, count in sample.buckets]
+    family.add_metric(list(sample.labels), buckets, sample.total)
 
 
 class MetricsPage:

@@ -3,12 +3,15 @@
 Counters are read when metrics are asked for: a step pays nothing for it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 from ..core.report import PsCounters, TaskReport
+from ..core.step_times import BOUNDS_S, StepPart
 from ..core.task import Phase, TaskId
 from ..core.versions import own_versions
 from .catalogue import (
@@ -45,8 +48,10 @@ from .catalogue import (
     REFUSED_CONNECTIONS,
     REPORTED,
     SAVED_STEP,
+    STEP_SECONDS,
     TABLES,
     TASK_INFO,
+    Distribution,
     Sample,
     counted_samples,
 )
@@ -78,6 +83,25 @@ def report_samples(report: TaskReport) -> Iterator[Sample]:
         yield Sample(PS_CONNECTIONS, count, (kind,))
     for name, value in sorted(report.metrics.items()):
         yield Sample(REPORTED, value, (name,))
+
+
+_EACH_BOUND = 4
+"""A histogram here has every so many bounds of a step's: each is four times the one before."""
+
+
+def step_samples(report: TaskReport) -> Iterator[Distribution]:
+    """Yield the times of a task's steps."""
+    return map(_step_distribution, report.step_parts)
+
+
+def _step_distribution(part: StepPart) -> Distribution:
+    upto = [0, *accumulate(part.buckets)]
+    bounds = [
+        (bound, upto[min(number, len(upto) - 1)])
+        for number, bound in enumerate(BOUNDS_S, 1)
+        if number % _EACH_BOUND == 1
+    ]
+    return Distribution(STEP_SECONDS, (*bounds, (math.inf, upto[-1])), part.seconds, (part.name,))
 
 
 def ps_samples(

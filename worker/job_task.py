@@ -21,11 +21,12 @@ from ..core.exit_codes import ExitCode
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
+from ..core.step_times import OTHERS
 from ..core.task import Outcome, Phase, State
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
 from ..net.host import MetricsPort
-from ..telemetry.catalogue import Sample
-from ..telemetry.task_metrics import report_samples, task_samples
+from ..telemetry.catalogue import Distribution, Sample
+from ..telemetry.task_metrics import report_samples, step_samples, task_samples
 from .data_plane.plane import DataPlane
 from .joining import FirstSteps, join_unless_done
 from .process.program import Ending
@@ -195,12 +196,14 @@ class JobTask(JobLink):
     def _report(self) -> TaskReport:
         return self._progress.report(self._plane.session, serves=self._serves)
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample | Distribution]:
         snapshots, membership = self._plane.snapshots, self._membership
         stops = self._pending is not None or (snapshots is not None and snapshots.stop is not None)
         job = membership.who.job if membership is not None else ""
         yield from task_samples(self.task.task, job or self._settings.job_id, draining=stops)
-        yield from report_samples(self._report())
+        report = self._report()
+        yield from report_samples(report)
+        yield from step_samples(report)
         for collect in list(self._runtime.measures) if self._runtime is not None else ():
             yield from collect()
         if self._leader is not None:
@@ -219,7 +222,9 @@ class JobTask(JobLink):
             self._membership.check()
         if self._first_steps is not None and self._progress.steps:
             first_steps, self._first_steps = self._first_steps, None
+            began = self._progress.clock.begin()
             first_steps.wait(self.check)
+            self._progress.clock.end(OTHERS, began)
 
     def _check_not_done(self) -> None:
         """Check while joining that the job is not done: the ps may have left already.
@@ -248,7 +253,9 @@ class JobTask(JobLink):
     def barrier(self, timeout_s: float) -> None:
         """Wait until the other tasks that run the program are here, too."""
         if self._barrier is not None:
+            began = self._progress.clock.begin()
             self._barrier.wait(timeout_s)
+            self._progress.clock.end(OTHERS, began)
 
     def snapshot(self, timeout_s: float) -> PsSnapshot | None:
         """Take the values of all ps at one moment."""

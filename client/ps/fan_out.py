@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ...core.arrays.dtypes import Array, total_bytes
 from ...core.errors import PeerLostError, RopewalkError
+from ...core.step_times import StepClock
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.cut_marks import CutMark
@@ -214,7 +215,13 @@ class StepResult:
 
 
 class StepSender(Protocol):
-    """The session that has sent a step."""
+    """The session that has sent a step.
+
+    Attributes:
+        clock: Clock that measures the program's steps.
+    """
+
+    clock: StepClock
 
     def wait(self, pending: "PendingStep") -> None:
         """Read the answer, unless it was read."""
@@ -234,8 +241,10 @@ class PendingStep:
         sent: dict[int, SentRequest],
         buffer: Array | None,
         plan: PullPlan,
+        part: int,
     ) -> None:
         self._session = session
+        self._part = part  # of the program's step that a wait is
         self.sent = sent
         self.buffer = buffer
         self.plan = plan
@@ -253,7 +262,10 @@ class PendingStep:
             RefusedError: A ps refused; nothing was applied there.
             PeerLostError: A ps is gone.
         """
-        self.wait()
+        clock = self._session.clock
+        began = clock.begin()
+        self._session.wait(self)
+        clock.end(self._part, began)
         if self.failure is not None:
             self._session.mark_reported(self.failure)
             raise self.failure

@@ -16,6 +16,7 @@ from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
+from ...core.step_times import CHECKPOINT, PULL, PUSH, StepClock
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest, WireFormat
@@ -47,6 +48,7 @@ class ParameterSession:
         variables: Definitions of the variables, and the places of their shards.
         rows: Looks up rows.
         global_step: The last one that this task has seen.
+        clock: Clock that measures the program's steps.
     """
 
     def __init__(self, peers: Sequence[PsPeer], who: Incarnation, settings: Settings) -> None:
@@ -64,6 +66,8 @@ class ParameterSession:
         self._unreported: RopewalkError | None = None
         self.rows = RowLookups(self, who, self.variables.place, self._plans)
         self.global_step = 0
+        self.clock = StepClock()
+        self._in_cut = False  # the next push is held until the other workers have marked, too
 
     # -- life --------------------------------------------------------------------------------
 
@@ -217,6 +221,7 @@ class ParameterSession:
 
     def begin(self, step: Step) -> PendingStep:
         """Send a step and return; one is under way at a time. Errors: :meth:`step`."""
+        began = self.clock.begin()
         with self.lock:
             self.wait()
             self._fan_out.raise_if_broken()
@@ -252,10 +257,19 @@ class ParameterSession:
                     detached=step.detached,
                     closure=self._fan_out.closure if payload or increment else None,
                 )
-            pending = PendingStep(self, self._send(requests, targets, pull_plan), buffer, pull_plan)
-            self._under_way = pending
+            part = self._part_of(step)
+            sent = self._send(requests, targets, pull_plan)
+            self._under_way = pending = PendingStep(self, sent, buffer, pull_plan, part)
             self.rows.show_push(writes, seen_step)
+            self.clock.end(part, began)
             return pending
+
+    def _part_of(self, step: Step) -> int:
+        """Find the part of the program's step that an exchange is."""
+        if not (step.writes or step.increment):
+            return PULL
+        is_held, self._in_cut = self._in_cut, False
+        return CHECKPOINT if is_held else PUSH
 
     def _send(
         self,
@@ -358,7 +372,7 @@ class ParameterSession:
         Returns:
             Whether all ps were told in time; else the cut is void, and nothing is lost.
         """
-        hold_s = self._settings.cut_hold_s
+        hold_s, self._in_cut = self._settings.cut_hold_s, True
         if not self.lock.acquire(timeout=hold_s):
             return False
         try:

@@ -6,6 +6,7 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -19,6 +20,7 @@ from ..rules.definitions import RowOptions, ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
 from ..rules.known_rules import rule_from_dict
 from ..rules.update_rules import UpdateRule
+from ..step_times import NUM_BUCKETS, StepPart
 from ..task import MAX_TASK_INDEX, Incarnation, Outcome, Phase, State, TaskId
 from ..versions import Versions
 from . import bounds, error_table
@@ -466,7 +468,8 @@ def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
     transports = [
         bounds.shorten(transport, bounds.MAX_NAME_BYTES) for transport in report.transports
     ]
-    return to_message(chief_pb2.TaskReport, report, transports=transports)
+    parts = [to_message(chief_pb2.StepPart, part) for part in report.step_parts]
+    return to_message(chief_pb2.TaskReport, report, transports=transports, step_parts=parts)
 
 
 def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
@@ -488,8 +491,27 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
     check_count(message.transports, bounds.MAX_TRANSPORTS, "transports", who)
     for transport in message.transports:
         check_text(transport, bounds.MAX_NAME_BYTES, "a transport", who)
-    transports = tuple(message.transports)
-    return from_message(TaskReport, message, metrics=dict(message.metrics), transports=transports)
+    return from_message(
+        TaskReport,
+        message,
+        metrics=dict(message.metrics),
+        transports=tuple(message.transports),
+        step_parts=_step_parts_from_wire(message.step_parts, who),
+    )
+
+
+def _step_parts_from_wire(
+    messages: Sequence[chief_pb2.StepPart], who: object
+) -> tuple[StepPart, ...]:
+    check_count(messages, bounds.MAX_STEP_PARTS, "parts of a step", who)
+    for message in messages:
+        check_text(message.name, bounds.MAX_TYPE_BYTES, "the name of a part of a step", who)
+        check_number(message.seconds, bounds.MAX_SECONDS, "the seconds of a part", who)
+        check_count(message.buckets, NUM_BUCKETS, "buckets", who)
+        check_number(max(message.buckets, default=0), bounds.MAX_COUNT, "a bucket", who)
+    return tuple(
+        from_message(StepPart, message, buckets=tuple(message.buckets)) for message in messages
+    )
 
 
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:

@@ -285,6 +285,7 @@ class ServerStep:
         progress.steps += increment
         progress.pushes += 1
         progress.staleness.append(0)
+        progress.clock.step_ended()
         note_shared_step()
 
     def add_writes(self, writes: Sequence[Write]) -> None:
@@ -377,6 +378,8 @@ class ServerStep:
                 self._pulled = arrived.values
             elif pulls:  # otherwise the step goes on reading the values it began with
                 self._fresh |= arrived.values
+        if increment:
+            progress.clock.step_ended()
 
     def _due(
         self, beside: list[Write], *, is_new_step: bool

@@ -143,7 +143,7 @@ def _ask(address: str, caller: _Caller) -> "JobStatus":
 
 def _show(status: "JobStatus", *, first: bool) -> None:
     from ..screen.display import TerminalConsole
-    from ..screen.status_table import status_lines, status_table
+    from ..screen.status_table import status_lines, status_table, step_table
 
     # In a pipe lines are not cut, so that they can be searched.
     console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)
@@ -154,3 +154,6 @@ def _show(status: "JobStatus", *, first: bool) -> None:
     for line in more:
         console.print(line)
     console.print(status_table(status, console.width))
+    if (steps := step_table(status, console.width)) is not None:
+        console.print()
+        console.print(steps)

@@ -8,6 +8,7 @@ from rich.text import Text
 from ...client.chief.calls import JobStatus, TaskStatus
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
 from ...core.report import TableCounters
+from ...core.step_times import PARTS, STEP
 from ...core.task import State
 from ...core.terminal import counted, terminal_line
 from .display import new_table
@@ -36,6 +37,15 @@ def human_seconds(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def human_time(seconds: float) -> str:
+    """Write 0.0123 as ``12 ms``: two digits, as far as a histogram of times has them."""
+    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * scale < 999.5:
+            shown = seconds * scale
+            return f"{shown:.0f} {unit}" if shown >= 10 else f"{shown:.2g} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 _STATE_STYLES = {
@@ -175,6 +185,27 @@ def status_table(status: JobStatus, width: int = 200) -> Table:
             item.detail or _detail(item),
         )
     return table
+
+
+def step_table(status: JobStatus, width: int = 200) -> Table | None:
+    """Make a table of where the time of each task's steps goes; None: there were no steps.
+
+    Below 110 columns without the 90th percentile.
+    """
+    quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+    if width < _WIDE:
+        del quantiles["p90"]
+    table = new_table("task", *quantiles, *PARTS, right=(*quantiles, *PARTS))
+    for item in status.tasks:
+        times = item.report.step_times
+        if times.count:
+            step, shares = times.part(STEP), [times.share(name) for name in PARTS]
+            table.add_row(
+                item.task.short,
+                *(human_time(step.quantile(q)) for q in quantiles.values()),
+                *(f"{share:.0%}" if share else "" for share in shares),
+            )
+    return table if table.row_count else None
 
 
 def activity(item: TaskStatus) -> tuple[str, str, str, str]:

@@ -50,7 +50,7 @@ MOVE_PHASE_DONE: MovePhase
 MOVE_PHASE_FAILED: MovePhase
 
 class TaskReport(_message.Message):
-    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves")
+    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves", "step_parts")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class TaskReport(_message.Message):
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SERVES_FIELD_NUMBER: _ClassVar[int]
+    STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
     steps: int
     pushes: int
     bytes_pushed: int
@@ -82,7 +83,18 @@ class TaskReport(_message.Message):
     transports: _containers.RepeatedScalarFieldContainer[str]
     replicas: int
     serves: bool
-    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ..., serves: bool = ...) -> None: ...
+    step_parts: _containers.RepeatedCompositeFieldContainer[StepPart]
+    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ..., serves: bool = ..., step_parts: _Optional[_Iterable[_Union[StepPart, _Mapping]]] = ...) -> None: ...
+
+class StepPart(_message.Message):
+    __slots__ = ("name", "seconds", "buckets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seconds: float
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("task", "address", "versions", "pid", "host", "job", "serves")

@@ -88,6 +88,10 @@ def heartbeat(generation: int = 1, **report: Any) -> chief_pb2.HeartbeatRequest:
     return request
 
 
+def part(**fields: Any) -> chief_pb2.StepPart:
+    return chief_pb2.StepPart(**{"name": "data", **fields})
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -105,6 +109,11 @@ def heartbeat(generation: int = 1, **report: Any) -> chief_pb2.HeartbeatRequest:
             heartbeat(metrics={"m" * 300: 0.0}), ["name of a metric", "300"], id="metric-name"
         ),
         pytest.param(heartbeat(transports=["x" * 2000]), ["transport"], id="transport"),
+        pytest.param(heartbeat(step_parts=[part()] * 17), ["parts of a step", "17"], id="parts"),
+        pytest.param(heartbeat(step_parts=[part(name="x" * 65)]), ["name of a part"], id="part-name"),
+        pytest.param(heartbeat(step_parts=[part(seconds=NAN)]), ["seconds", "nan"], id="part-seconds"),
+        pytest.param(heartbeat(step_parts=[part(buckets=[0] * 63)]), ["buckets", "63"], id="buckets"),
+        pytest.param(heartbeat(step_parts=[part(buckets=[2**63])]), ["bucket", str(2**63)], id="bucket"),
     ],
 )  # fmt: skip
 def test_a_heartbeat_that_cannot_be_is_refused_and_tasks_register_after_it(

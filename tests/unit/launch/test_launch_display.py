@@ -14,6 +14,7 @@ from helpers.strategies import text_of
 from ropewalk.client.chief.calls import JobStatus, TaskStatus
 from ropewalk.cluster.replication.configuration import Move, MovePhase, ShareLeader
 from ropewalk.core.report import CutCounts, PsCounters, TableCounters, TaskReport
+from ropewalk.core.step_times import StepPart
 from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.launch.local.result import LocalResult, failure_text, result_table
@@ -23,9 +24,11 @@ from ropewalk.launch.screen.plain import Display, PlainDisplay
 from ropewalk.launch.screen.status_table import (
     human_bytes,
     human_seconds,
+    human_time,
     placement_text,
     status_lines,
     status_table,
+    step_table,
 )
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
@@ -178,6 +181,48 @@ def rows_of(table: Table, width: int = 200) -> dict[str, str]:
     """First word of a line → the line."""
     lines = rendered(table, width).splitlines()
     return {line.split()[0]: line for line in lines if line.split()}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 µs"),
+        (2.4e-6, "2.4 µs"),
+        (123e-6, "123 µs"),
+        (0.9994e-3, "999 µs"),
+        (1.25e-3, "1.2 ms"),
+        (0.0147, "15 ms"),
+        (0.9996, "1 s"),
+        (2.34, "2.3 s"),
+        (75.0, "75 s"),
+    ],
+)
+def test_times_of_steps_are_told_with_two_digits(seconds: float, text: str) -> None:
+    assert human_time(seconds) == text
+
+
+STEP_PARTS = (
+    StepPart("data", 0.6, (*[0] * 25, 10)),
+    StepPart("compute", 0.25, (*[0] * 23, 10)),
+    StepPart("push", 0.15, (*[0] * 21, 10)),
+    StepPart("step", 1.0, (*[0] * 26, 9, 1)),
+)
+
+
+def test_the_table_of_steps_says_how_long_they_take_and_where_their_time_goes() -> None:
+    status = job_status(task_status(PS), trainer(CHIEF), trainer(WORKER, step_parts=STEP_PARTS))
+    table = step_table(status)
+    assert table is not None
+    head, _, row = rendered(table).splitlines()
+    names = ["task", "p50", "p90", "p99", "data", "pull", "compute", "push", "others", "checkpoint"]
+    assert head.split() == names
+    shown = ["worker:11", "7.3", "ms", "8.4", "ms", "12", "ms", "60%", "25%", "15%"]
+    assert row.split() == shown
+    narrow = step_table(status, 80)
+    assert narrow is not None
+    assert "p90" not in rendered(narrow, 80)
+    assert all(len(line) <= 80 for line in rendered(narrow, 80).splitlines())
+    assert step_table(job_status(task_status(PS), trainer(CHIEF))) is None
 
 
 FULL_STATUS = job_status(

@@ -22,6 +22,7 @@ from ropewalk.core.errors import (
 )
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
+from ropewalk.core.step_times import StepPart
 from ropewalk.core.task import Incarnation, Outcome, Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table
@@ -94,6 +95,7 @@ def test_the_status_shows_tasks_with_state_age_and_report(
     report = TaskReport(
         steps=4, pushes=3, bytes_pushed=5, bytes_pulled=6, refused_pushes=1, global_step=17,
         staleness=0.5, metrics={"loss": 0.25}, total_steps=100, transports=("ps:0 grpc",),
+        step_parts=(StepPart("data", 0.5, (1, 0, 2)), StepPart("step", 1.5, (0, 0, 3))),
     )  # fmt: skip
     client.heartbeat(who, report, timeout_s=T)
     counters = PsCounters(pushes=3, value_bytes=12, labels=("w",), global_step=17)

@@ -1,8 +1,13 @@
 """Samples of what a task counts."""
 
+from typing import Any, cast
+
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
 
 from ropewalk.core.report import PsCounters, TableCounters, TaskReport
+from ropewalk.core.step_times import StepPart
 from ropewalk.core.task import Phase
 from ropewalk.telemetry.catalogue import (
     CATALOGUE,
@@ -18,12 +23,14 @@ from ropewalk.telemetry.catalogue import (
     Sample,
     counted_samples,
 )
+from ropewalk.telemetry.metrics_page import families
 from ropewalk.telemetry.task_metrics import (
     SaveCounters,
     cluster_samples,
     job_samples,
     report_samples,
     save_samples,
+    step_samples,
 )
 
 
@@ -37,6 +44,29 @@ def test_values_that_the_program_reported_are_shown_under_their_names() -> None:
     report = TaskReport(metrics={"loss": 0.5, "accuracy": 0.9})
     found = [each for each in report_samples(report) if each.metric is REPORTED]
     assert [(each.labels, each.value) for each in found] == [(("accuracy",), 0.9), (("loss",), 0.5)]
+
+
+def test_the_times_of_steps_are_histograms_with_every_fourth_bound() -> None:
+    part = StepPart("data", 0.5, (1, 0, 0, 0, 2, 4, *[0] * 55, 8))
+    [found] = step_samples(TaskReport(step_parts=(part,)))
+    assert (found.labels, found.total, len(found.buckets)) == (("data",), 0.5, 17)
+    assert found.buckets[:3] == ((1.024e-6, 1), (4.096e-6, 3), (16.384e-6, 7))
+    assert found.buckets[-1] == (float("inf"), 15)
+    page = generate_latest(cast(Any, Collected(families([found])))).decode()
+    assert 'ropewalk_step_seconds_bucket{le="4.096e-06",part="data"} 3.0' in page
+    assert 'ropewalk_step_seconds_bucket{le="+Inf",part="data"} 15.0' in page
+    assert 'ropewalk_step_seconds_sum{part="data"} 0.5' in page
+    assert 'ropewalk_step_seconds_count{part="data"} 15.0' in page
+
+
+class Collected:
+    """A registry of the library, of metrics that are there."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self.found = found
+
+    def collect(self) -> list[Metric]:
+        return self.found
 
 
 @pytest.mark.parametrize("phase", Phase, ids=str)

@@ -1,0 +1,198 @@
+"""The time of a step, and where it goes: a clock that measures it, and what it has measured.
+
+A step lasts from the end of the one before to its own end. What is waited for or moved meanwhile is
+measured where it happens, as one of the parts below; all the rest is the program's own, and called
+``compute``. A part inside another counts once, as the inner one. Each part has a histogram over
+steps whose buckets are the same everywhere, so that those of several tasks, or of two moments, can
+be added and subtracted.
+
+Measuring a part is two readings of a clock and two additions; the end of a step puts each part that
+it had into its histogram. Nothing is locked: the numbers are those of the thread that makes the
+steps, and who reads them meanwhile may see a step in one part and not yet in another.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import zip_longest
+from time import perf_counter_ns
+
+DATA, PULL, PUSH, OTHERS, CHECKPOINT = range(5)
+_COMPUTE, _STEP = 5, 6
+_NAMES = ("data", "pull", "push", "others", "checkpoint", "compute", "step")
+PARTS = ("data", "pull", "compute", "push", "others", "checkpoint")
+"""Names of a step's parts, in the order in which they are shown."""
+WAITS = ("data", "pull", "push", "others", "checkpoint")
+"""Names of the parts in which a program waits: all but ``compute``."""
+STEP = "step"
+"""Name of the whole step, among its parts."""
+
+_BOUNDS_NS = tuple(round(2 ** (10 + i / 2)) for i in range(61))
+BOUNDS_S = tuple(bound / 1e9 for bound in _BOUNDS_NS)
+"""Upper bounds of the buckets, powers of the square root of two from 1 µs to 1100 s. A last bucket
+has what takes longer. Unit: seconds."""
+NUM_BUCKETS = len(BOUNDS_S) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """A part of the steps of a task, or the whole steps.
+
+    Attributes:
+        name: Name of the part, one of ``PARTS``, or ``STEP``.
+        seconds: Time in it, of all steps together.
+        buckets: Number of steps by how long the part took, as ``BOUNDS_S`` has it; steps without
+            it are not counted. Empty buckets at the end are left out.
+    """
+
+    name: str
+    seconds: float = 0.0
+    buckets: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of steps that had this part."""
+        return sum(self.buckets)
+
+    def quantile(self, q: float) -> float:
+        """Estimate how long the part took at most in a share ``q`` of these steps; 0: there are
+        none. It is off by a factor of the square root of two at most. Unit: seconds.
+        """
+        left = q * self.count
+        for number, count in enumerate(self.buckets):
+            if count and left <= count:
+                high = BOUNDS_S[min(number, NUM_BUCKETS - 2)]
+                low = BOUNDS_S[number - 1] if number else 0.0
+                return low + (high - low) * left / count
+            left -= count
+        return 0.0
+
+    def plus(self, other: "StepPart", sign: int = 1) -> "StepPart":
+        """Add the steps of another task; with ``sign`` -1 take an earlier moment's off."""
+        counts = zip_longest(self.buckets, other.buckets, fillvalue=0)
+        buckets = [max(0, mine + sign * theirs) for mine, theirs in counts]
+        seconds = max(0.0, self.seconds + sign * other.seconds)
+        return StepPart(self.name, seconds, _trimmed(buckets))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Times of steps by part: of a task, of several, or of a task in a while.
+
+    Attributes:
+        parts: Parts that the steps had, and the whole steps, in no order.
+    """
+
+    parts: tuple[StepPart, ...] = ()
+
+    def part(self, name: str) -> StepPart:
+        """Find a part; one that no step had is empty."""
+        return next((part for part in self.parts if part.name == name), StepPart(name))
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return self.part(STEP).count
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step; 0: there are none. Unit: seconds."""
+        return self.mean(STEP)
+
+    def mean(self, name: str) -> float:
+        """Compute the time that a part takes of a step, in the mean of all steps. Unit: seconds."""
+        return self.part(name).seconds / self.count if self.count else 0.0
+
+    def share(self, name: str) -> float:
+        """Compute a part's share of the time of all steps, from 0 to 1."""
+        whole = self.part(STEP).seconds
+        return min(1.0, self.part(name).seconds / whole) if whole > 0 else 0.0
+
+    def largest(self) -> str:
+        """Find the part with the largest share; empty: there are no steps."""
+        return max(PARTS, key=self.share) if self.count else ""
+
+    def plus(self, other: "StepTimes", sign: int = 1) -> "StepTimes":
+        """Add the steps of another task; with ``sign`` -1 take an earlier moment's off."""
+        names = dict.fromkeys(part.name for part in (*self.parts, *other.parts))
+        return StepTimes(tuple(self.part(name).plus(other.part(name), sign) for name in names))
+
+    def since(self, earlier: "StepTimes") -> "StepTimes":
+        """Compute what came after an earlier moment; all of it if the task has begun anew."""
+        return self if earlier.count > self.count else self.plus(earlier, -1)
+
+
+def total_times(several: Iterable[StepTimes]) -> StepTimes:
+    """Add up the times of several tasks."""
+    total = StepTimes()
+    for times in several:
+        total = total.plus(times)
+    return total
+
+
+def _trimmed(buckets: list[int]) -> tuple[int, ...]:
+    while buckets and not buckets[-1]:
+        buckets.pop()
+    return tuple(buckets)
+
+
+class StepClock:
+    """Measures the steps of a task, in the thread that makes them.
+
+    ::
+
+        began = clock.begin()
+        batch = next(batches)
+        clock.end(DATA, began)
+
+    What ends in an error is not measured.
+
+    Args:
+        now_ns: Reads the time. Unit: nanoseconds.
+    """
+
+    def __init__(self, now_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self._now = now_ns
+        self._began = 0  # the step that is under way; 0: none was finished yet
+        self._measured = 0  # time in parts, since the start
+        self._measured_before = 0  # the last step's end
+        self._here = [0] * len(_NAMES)  # time in each part, in the step that is under way
+        self._sums = [0] * len(_NAMES)
+        self._buckets = [[0] * NUM_BUCKETS for _ in _NAMES]
+
+    def begin(self) -> int:
+        """Begin a part; what :meth:`end` needs."""
+        return self._now() - self._measured
+
+    def end(self, part: int, began: int) -> None:
+        """End a part.
+
+        Args:
+            part: Number of the part: ``DATA``, ``PULL``, ``PUSH``, ``OTHERS`` or ``CHECKPOINT``.
+            began: Result of :meth:`begin`; parts that were measured since then count alone.
+        """
+        spent = self._now() - self._measured - began
+        if spent > 0:  # else parts of two threads lay beside each other
+            self._here[part] += spent
+            self._measured += spent
+
+    def step_ended(self) -> None:
+        """End a step. The first one is not counted: it has what is done once, such as compiling."""
+        now, here, measured = self._now(), self._here, self._measured
+        if self._began:
+            here[_STEP] = whole = now - self._began
+            here[_COMPUTE] = max(0, whole - measured + self._measured_before)
+            sums, buckets = self._sums, self._buckets
+            for part, spent in enumerate(here):
+                if spent:
+                    sums[part] += spent
+                    buckets[part][bisect_left(_BOUNDS_NS, spent)] += 1
+        self._here = [0] * len(_NAMES)
+        self._began, self._measured_before = now, measured
+
+    def times(self) -> StepTimes:
+        """Return what was measured until now. From any thread."""
+        parts = zip(_NAMES, self._sums.copy(), self._buckets, strict=True)
+        return StepTimes(
+            tuple(StepPart(name, ns / 1e9, _trimmed(all_.copy())) for name, ns, all_ in parts if ns)
+        )
