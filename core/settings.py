@@ -89,7 +89,7 @@ else:
 class _Composed(_Declared):
     """Answers that a task takes from several settings at once."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*")
     @classmethod

@@ -158,22 +158,18 @@ def _links_on_the_way(path: Path) -> Iterator[Path]:
             yield part
 
 
-# -- The folders of a user that the XDG Base Directory Specification names, for caches and for state
-# Neither is cleaned by the system, unlike ``/tmp``. A user may have none: containers often run
-# with a user id that has no home.
+# -- The folder of a user for caches, as the XDG Base Directory Specification names it ----------
+# The system does not clean it, unlike ``/tmp``. A user may have none: containers often run with a
+# user id that has no home.
 #
 # Source: https://specifications.freedesktop.org/basedir-spec/latest/
 
 
 def cache_folder() -> Path | None:
     """Find ``ropewalk`` in the user's cache folder, which may not be there yet; None: no home."""
-    return _folder("XDG_CACHE_HOME", ".cache")
-
-
-def _folder(variable: str, below_home: str) -> Path | None:
-    if chosen := read_environment(variable):
+    if chosen := read_environment("XDG_CACHE_HOME"):
         return Path(chosen) / "ropewalk"
     try:
-        return Path.home() / below_home / "ropewalk"
+        return Path.home() / ".cache" / "ropewalk"
     except RuntimeError:  # no HOME, and the system does not know the user
         return None

@@ -3,7 +3,8 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -21,6 +22,9 @@ from ..options import (
     take_settings,
 )
 from ..screen.plain import echo
+
+if TYPE_CHECKING:
+    from ..local.cluster import LocalRoles
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -147,7 +151,6 @@ def local_command(
     )
     _refuse_decided(DECIDED)
     from ..local.cluster import LocalRoles
-    from ..local.gpus import machines_gpus, workers_for_gpus
 
     if job_file is not None:
         refuse_said(["coordinator"], "the job file says whether it has one: `coordinator: true`")
@@ -160,24 +163,42 @@ def local_command(
         raise ConfigurationError("what shall run? Give SCRIPT, or --job and a job file")
     if dry_run:
         raise ConfigurationError("--dry-run belongs to --job")
+    cluster = _cluster(workers, LocalRoles(0, ps, chief, evaluator, coordinator, gpus_per_worker))
+    cluster.check_restarts(restarts)
+    program = find_program(script, module=module)
+    settings = _for_a_desk(take_settings(flags), program)
+    sys.exit(_run(cluster, program, arguments, settings, restarts, plain=plain))
+
+
+def _cluster(workers: int | str, roles: "LocalRoles") -> "LocalRoles":
+    """Add the workers to the other roles of a job.
+
+    Raises:
+        ConfigurationError: A job cannot have such roles.
+    """
+    from ..local.gpus import machines_gpus, workers_for_gpus
+
     if isinstance(workers, str):
-        roles = LocalRoles(0, ps, chief, evaluator, coordinator, gpus_per_worker)
         workers = workers_for_gpus(roles, machines_gpus())
-    if not chief and not workers:
+    if not roles.chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
-    if coordinator and not (chief and workers and ps):
+    if roles.coordinator and not (roles.chief and workers and roles.ps):
         raise ConfigurationError(
             "--coordinator needs a chief, at least one worker to run closures, and at least one ps "
-            f"to hold the variables; this has {'a' if chief else 'no'} chief, {workers} workers "
-            f"and {ps} ps"
+            f"to hold the variables; this has {'a' if roles.chief else 'no'} chief, {workers} "
+            f"workers and {roles.ps} ps"
         )
+    return replace(roles, workers=workers)
+
+
+def _run(
+    cluster: "LocalRoles", program: "Program", arguments: Sequence[str], settings: Settings,
+    restarts: int, *, plain: bool,
+) -> int:  # fmt: skip
+    """Run a job to its end, and show its result; returns the exit code."""
     from ..local.run import LocalJob
     from ..screen.standard_streams import choose_display
 
-    program = find_program(script, module=module)
-    settings = _for_a_desk(take_settings(flags), program)
-    cluster = LocalRoles(workers, ps, chief, evaluator, coordinator, gpus_per_worker)
-    cluster.check_restarts(restarts)
     display = choose_display(cluster.tasks(), plain=plain)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     try:
@@ -187,7 +208,7 @@ def local_command(
     finally:
         display.close()
     job.show_result(result)
-    sys.exit(result.exit_code)
+    return result.exit_code
 
 
 def _workers_of_standalone(workers: int | str, script: str | None, job_file: str | None) -> int:

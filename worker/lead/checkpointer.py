@@ -15,7 +15,7 @@ from ...core.checkpoint import (
 )
 from ...core.checkpoint.directory import MANIFEST, commit_step, set_aside
 from ...core.checkpoint.folder import Folder, remove_temporaries
-from ...core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
+from ...core.checkpoint.job_record import JobRecord, write_job_record
 from ...core.checkpoint.manifest import digest
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
@@ -130,10 +130,6 @@ class Checkpointer:
                 log.warning("removed %s: an incomplete checkpoint", path)
         except OSError as error:
             raise storage_error(error, self._model_dir, self._writer) from error
-
-    def read_record(self) -> JobRecord:
-        """Read the record of the last job in this directory."""
-        return read_job_record(self._folder)
 
     def record(self, record: JobRecord) -> None:
         """Write the record that a restart reads. From any thread, one at a time.

@@ -24,12 +24,12 @@ from ....core.arrays.dtypes import Array, DType, as_dtype
 from ....core.rules.definitions import VariableDefinition
 from ....engine.rows import gather_rows
 from ....telemetry.catalogue import CACHED_ROWS, UNCACHED_ROWS, Sample
+from ..keyed.definition import options_of
 from ..keyed.distinct import distinct
 from ..keyed.index import INT64, KeyIndex
 from ..keyed.index_arrays import mixed
 from ..keyed.row_rules import RowUpdater, clipped, slots_of
 from ..keyed.row_store import LAST_STEP, RowStore, counts_of, scatter_states
-from ..options import TableOptions
 from .config import TableConfig
 
 ROW_BYTES = 120  # beside the elements of a row: key, lookup, entry of the index, counters
@@ -316,7 +316,7 @@ class TrainedRows(RowCache):
 
     def __init__(self, definition: VariableDefinition, staleness: int, max_bytes: int) -> None:
         name, dtype, dim = definition.name, definition.dtype, definition.shape[1]
-        options: TableOptions = definition.table  # type: ignore[assignment]
+        options = options_of(definition)
         beside = (options.state_elements(dim) - dim) * dtype.itemsize + ROW_BYTES + COUNT_BYTES
         super().__init__(name, dim, dtype, staleness, max_bytes, beside_bytes=beside)
         rows = self._keys.size

@@ -23,6 +23,7 @@ from ....core.checkpoint import (
     VariableRecord,
 )
 from ....core.checkpoint.directory import commit_step
+from ....core.checkpoint.folder import Folder
 from ....core.checkpoint.manifest import TableRecord
 from ....core.checkpoint.storage import open_model_dir
 from ....core.checkpoint.tensor_file import TensorSpec
@@ -102,32 +103,37 @@ def import_tables(
 
     def write(name: str) -> Manifest:
         folder = open_model_dir(model_dir).subfolder(name)
-        folder.make()
-        with (
-            tempfile.TemporaryDirectory(prefix="ropewalk-rows-") as room,
-            folder.create(_FILE) as stream,
-        ):
-            plans = [
-                _planned(config, rows, Path(room), piece_bytes, global_step)
-                for config, rows in sources.items()
-            ]
-            specs = [spec for plan in plans for spec in plan.specs]
-            writer = TensorFileWriter(stream, specs)
-            tensors = [record for plan in plans for record in plan.write(writer)]
-            writer.close()
-        return Manifest(
-            global_step=global_step,
-            saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            ropewalk=own_versions().ropewalk,
-            variables={plan.config.name: plan.variable for plan in plans if plan.variable},
-            tables={plan.config.name: plan.table for plan in plans if plan.table},
-            tensors=tuple(tensors),
-            files={_FILE: writer.record},
-        )
+        return _write_rows(folder, sources, piece_bytes, global_step)
 
     checkpoint = commit_step(model_dir, global_step, write, "import_tables")
     assert checkpoint is not None  # noqa: S101 - there is a manifest
     return checkpoint.path
+
+
+def _write_rows(
+    folder: Folder, sources: Mapping[TableConfig, Rows], piece_bytes: int, global_step: int
+) -> Manifest:
+    folder.make()
+    with (
+        tempfile.TemporaryDirectory(prefix="ropewalk-rows-") as room,
+        folder.create(_FILE) as stream,
+    ):
+        plans = [
+            _planned(config, rows, Path(room), piece_bytes, global_step)
+            for config, rows in sources.items()
+        ]
+        writer = TensorFileWriter(stream, [spec for plan in plans for spec in plan.specs])
+        tensors = [record for plan in plans for record in plan.write(writer)]
+        writer.close()
+    return Manifest(
+        global_step=global_step,
+        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        ropewalk=own_versions().ropewalk,
+        variables={plan.config.name: plan.variable for plan in plans if plan.variable},
+        tables={plan.config.name: plan.table for plan in plans if plan.table},
+        tensors=tuple(tensors),
+        files={_FILE: writer.record},
+    )
 
 
 def _source_of(config: TableConfig, source: Any) -> Rows:

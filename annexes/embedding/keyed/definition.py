@@ -7,7 +7,7 @@ import numpy as np
 
 from ....core.arrays.dtypes import Array, DType
 from ....core.errors import ConfigurationError, ShapeMismatchError
-from ....core.rules.definitions import ShardDefinition
+from ....core.rules.definitions import ShardDefinition, VariableDefinition
 from ....core.rules.initializers import Initializer
 from ....engine.push_target import FREE, SLOT
 from ..options import TableOptions
@@ -97,15 +97,24 @@ class TableCounts:
     evicted: int = 0
 
 
+def options_of(variable: VariableDefinition) -> TableOptions:
+    """Return the options of a variable whose rows are found by key.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(variable.table, TableOptions):
+        raise ConfigurationError(f"{variable.name!r} is no table", table=variable.name)
+    return variable.table
+
+
 def definition_of(shard: ShardDefinition) -> TableDefinition:
     """Describe one part of a variable whose rows are found by key.
 
     Raises:
         ConfigurationError: It is none, or has numbers that are out of range.
     """
-    variable, options = shard.variable, shard.variable.table
-    if not isinstance(options, TableOptions):
-        raise ConfigurationError(f"{variable.name!r} is no table", table=variable.name)
+    variable, options = shard.variable, options_of(shard.variable)
     return TableDefinition(
         name=variable.name,
         dim=variable.shape[1],

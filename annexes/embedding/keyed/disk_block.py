@@ -29,9 +29,8 @@ from ....core.errors import ConfigurationError, LimitExceededError, StorageError
 from ....core.report import TableCounters
 from ....core.rules.definitions import ShardDefinition
 from ....engine.push_target import UpdatePart
-from ..options import TableOptions
 from .block import KeyedBlock
-from .definition import TableDefinition, definition_of
+from .definition import TableDefinition, definition_of, options_of
 from .row_rules import slots_of
 from .row_store import RowStore, SlotColumns
 from .table import KeyedTable
@@ -477,13 +476,11 @@ def row_budget(shard: ShardDefinition) -> int:
     Raises:
         ConfigurationError: The table's memory is not enough for what is beside them.
     """
-    variable, budget = shard.variable, shard.memory_bytes
-    if not isinstance(variable.table, TableOptions):
-        raise TypeError(f"{variable.name!r} is no table")
-    beside = variable.table.index_bytes(shard.rows)
+    variable, budget, options = shard.variable, shard.memory_bytes, options_of(shard.variable)
+    beside = options.index_bytes(shard.rows)
     if budget < beside + _LEAST_BYTES:
         raise ConfigurationError(
-            f"table {variable.name!r}: memory_bytes={variable.table.memory_bytes} leaves {budget} "
+            f"table {variable.name!r}: memory_bytes={options.memory_bytes} leaves {budget} "
             f"for a part of {shard.rows} rows, whose keys, counts, steps and index, and what "
             f"admission remembers, take {beside}; values and slots need at least {_LEAST_BYTES} "
             "more. Raise memory_bytes, or lower max_rows",

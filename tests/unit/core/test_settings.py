@@ -91,6 +91,18 @@ def test_a_bad_flag_is_named_with_its_value(name: str, value: object) -> None:
     assert caught.value.message.startswith(f"--{name.replace('_', '-')}={value!r}: ")
 
 
+def test_a_name_that_is_no_setting_is_refused_and_not_ignored() -> None:
+    with pytest.raises(pydantic.ValidationError, match="leese_s"):
+        Settings(leese_s=3.0)
+    with pytest.raises(ConfigurationError, match=r"^--leese-s=3.0: "):
+        load_settings({"leese_s": 3.0})
+
+
+def test_a_variable_that_is_no_setting_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_LEESE_S", "3")
+    assert load_settings() == Settings()
+
+
 def test_a_bad_variable_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_HEARTBEAT_S", "soon")
     with pytest.raises(ConfigurationError, match=r"^ROPEWALK_HEARTBEAT_S='soon': "):
