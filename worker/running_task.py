@@ -45,7 +45,7 @@ def task_of_role(task: ResolvedTask, settings: Settings) -> "JobTask":
     # Each role loads what it needs.
     if task.task.type == EVALUATOR:
         from .data_plane.plane import DataPlane
-        from .evaluator_task import EvaluatorTask
+        from .job_task import EvaluatorTask
 
         return EvaluatorTask(task, settings, DataPlane(task, settings))
     from .job_task import JobTask

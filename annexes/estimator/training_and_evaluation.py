@@ -16,7 +16,7 @@ from ...core.checkpoint import CheckpointReader, latest_checkpoint
 from ...core.errors import CheckpointError, ConfigurationError
 from ...core.settings import load_settings
 from ...distribute.program_cluster import program_cluster
-from ...training.job_end import CheckpointWait, JobEnd
+from ...training.evaluator import CheckpointWait, JobEnd
 from ...training.progress import report_metrics
 from .estimator import Estimator
 from .evaluation_timing import (

@@ -1,15 +1,50 @@
-"""``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm``."""
+"""``ropewalk job``, ``ropewalk compose`` and ``ropewalk slurm``.
+
+Launchers have one interface: a job becomes documents, which can be shown or started. Rendering is
+pure, so a dry run shows what a start would use, and tests compare documents. Local, compose, Slurm
+and Kubernetes implement it.
+"""
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from ...core.terminal import counted
 from ...launch.screen.plain import echo
 from .model import SAID_ELSEWHERE, JobFile
+
+
+class Launcher(Protocol):
+    """Starts jobs somewhere."""
+
+    def render(self, job: JobFile) -> str:
+        """Render what would be started, as text for people and for the launcher's own tools. Pure.
+
+        Raises:
+            ConfigurationError: The job lacks what this launcher needs.
+        """
+        ...
+
+    def start(self, job: JobFile) -> int:
+        """Start a job; an exit code. Local and compose wait for its end, the others hand it over.
+
+        Raises:
+            RopewalkError: It could not be started.
+        """
+        ...
+
+
+def launch(launcher: Launcher, job: JobFile, *, dry_run: bool) -> tuple[int, str]:
+    """Start a job, or render it; returns (exit code, text to show): of a dry run what would be
+    started, else nothing.
+    """
+    if dry_run:
+        return 0, launcher.render(job)
+    return launcher.start(job), ""
+
 
 # -- ``--job FILE``: which job file a command reads ---------------------------------------------
 
@@ -124,7 +159,6 @@ def compose_render_command(job_file: str) -> None:
 def compose_up_command(job_file: str, dry_run: bool) -> None:
     """Start a job with `docker compose`, show its output, and end as its chief did."""
     from .compose import ComposeLauncher
-    from .launcher import launch
     from .reading import read_job
 
     launcher = ComposeLauncher(_folder(job_file))
@@ -153,7 +187,6 @@ def slurm_render_command(job_file: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
 def slurm_submit_command(job_file: str, dry_run: bool) -> None:
     """Hand a job to sbatch, and print its number."""
-    from .launcher import launch
     from .reading import read_job
     from .slurm import SlurmLauncher
 

@@ -40,8 +40,8 @@ from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
 from .balancing import WorkMeter, best_move
+from .chief_part import Moves, Servers
 from .decisions import Shares, lead_orders, other_orders
-from .moves import Moves, Servers
 from .ps_watch import SUSPECTED, PsWatch
 
 log = logging.getLogger(__name__)

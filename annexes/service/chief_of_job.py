@@ -1,18 +1,34 @@
-"""Reaching the chief of a job of a standalone cluster."""
+"""A standalone cluster, as commands reach and show it: its gateway, jobs, and a job's chief."""
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
+import click
 from rich.table import Table
 
 from ...cluster.spec import CHIEF
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import describe_exit
-from ...core.settings import Settings
+from ...core.settings import CLUSTER_VARIABLE, Settings
+from ...launch.options import driver
 from ...launch.screen.display import new_table
 from .calls import GatewayClient, JobView, NodeView, routes_to
-from .cluster_option import cluster_client
+
+
+def cluster_client(address: str, settings: Settings) -> closing[GatewayClient]:
+    """Open a client of the gateway of a standing cluster, until the block ends."""
+    return closing(GatewayClient(address, settings, driver(settings)))
+
+
+cluster_option = click.option(
+    "--cluster",
+    required=True,
+    envvar=CLUSTER_VARIABLE,
+    metavar="HOST:PORT",
+    help=f"The chief of the cluster; also in {CLUSTER_VARIABLE}.",
+)
+
 
 # -- Jobs and nodes of a standalone cluster, as tables ------------------------------------------
 

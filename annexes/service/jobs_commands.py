@@ -8,7 +8,7 @@ import click
 from ...core.terminal import terminal_line
 from ...launch.options import caller_options, take_settings
 from ...launch.screen.plain import echo
-from .cluster_option import cluster_client, cluster_option
+from .chief_of_job import cluster_client, cluster_option
 from .submit_command import follow_to_end
 
 

@@ -22,7 +22,7 @@ from ...launch.processes.process import on_interrupts
 from ...launch.screen.plain import echo
 from ...launch.screen.standard_streams import choose_display
 from .calls import GatewayClient, JobView, routes_to
-from .cluster_option import cluster_client, cluster_option
+from .chief_of_job import cluster_client, cluster_option
 
 if TYPE_CHECKING:
     from ...launch.screen.plain import Display

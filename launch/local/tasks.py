@@ -21,9 +21,8 @@ from ..processes.process import (
     process_settings,
     start_task,
 )
-from .affinity import bind, cores_near
 from .cluster import LocalRoles, RoleExtras, tf_config
-from .gpus import describe_shares, divide_gpus, gpu_variables, machines_gpus
+from .gpus import bind, cores_near, describe_shares, divide_gpus, gpu_variables, machines_gpus
 
 
 class LocalTasks:

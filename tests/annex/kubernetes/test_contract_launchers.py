@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import serve_cluster
 from ropewalk.annexes.jobfile.compose import ComposeLauncher
-from ropewalk.annexes.jobfile.launcher import Launcher, launch
+from ropewalk.annexes.jobfile.job_commands import Launcher, launch
 from ropewalk.annexes.jobfile.slurm import SlurmLauncher
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import KubernetesLauncher

@@ -13,7 +13,7 @@ import pytest
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from ropewalk.annexes.replication import balancing
-from ropewalk.annexes.replication.moves import Moves
+from ropewalk.annexes.replication.chief_part import Moves
 from ropewalk.annexes.replication.share_keeper import ShareKeeper
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.job.job import Job

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from helpers.tls_files import with_tls
 from helpers.waiting import scaled
 from ropewalk.annexes.service.calls import GatewayClient
+from ropewalk.annexes.service.daemon import GatewayServer
 from ropewalk.annexes.service.kept import JobLog
-from ropewalk.annexes.service.server import GatewayServer
 from ropewalk.annexes.service.table import ClusterLimits, JobTable
 from ropewalk.annexes.service.versions import own_environment
 from ropewalk.cluster.access import Principal

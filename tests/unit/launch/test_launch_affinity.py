@@ -9,8 +9,8 @@ import pytest
 
 from ropewalk.core.process.accelerators import NodeGpu
 from ropewalk.core.task import TaskId
-from ropewalk.launch.local import affinity
-from ropewalk.launch.local.affinity import bind, cores_near
+from ropewalk.launch.local import gpus
+from ropewalk.launch.local.gpus import bind, cores_near
 
 ONE, TWO = TaskId("worker", 0), TaskId("worker", 1)
 NEAR = {"0000:17:00.0": "0-3,8\n", "0000:97:00.0": "4-7\n"}
@@ -33,7 +33,7 @@ def write_gpu(root: Path, pci: str, model: str = "NVIDIA H100 80GB HBM3") -> Non
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with a GPU on each of two nodes, of which this process may have all cores."""
-    monkeypatch.setattr(affinity, "_is_bound", lambda: False)
+    monkeypatch.setattr(gpus, "_is_bound", lambda: False)
     for pci in NEAR:
         write_gpu(tmp_path, pci)
     return tmp_path
@@ -63,7 +63,7 @@ def test_a_task_with_a_gpu_of_its_own_runs_near_it(
 
 def test_a_part_of_a_gpu_is_where_the_gpu_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [NodeGpu("GPU-aaaa-1"), NodeGpu("GPU-bbbb-2", ("MIG-1", "MIG-2"))]
-    monkeypatch.setattr(affinity, "node_gpus", lambda: listed)
+    monkeypatch.setattr(gpus, "node_gpus", lambda: listed)
     assert cores_near({ONE: ["MIG-1"], TWO: ["MIG-2"]}, {}, root) == {ONE: HIGH, TWO: HIGH}
     assert cores_near({ONE: ["MIG-3"]}, {}, root) == {}
 
@@ -72,7 +72,7 @@ def test_numbers_of_unequal_gpus_count_where_their_order_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA's first GPU is the fastest, unless a variable says otherwise."""
-    monkeypatch.setattr(affinity, "_is_bound", lambda: False)
+    monkeypatch.setattr(gpus, "_is_bound", lambda: False)
     write_gpu(tmp_path, "0000:17:00.0", "NVIDIA T4")
     write_gpu(tmp_path, "0000:97:00.0", "NVIDIA H100")
     assert cores_near({ONE: ["0"]}, {}, tmp_path) == {}
@@ -87,7 +87,7 @@ def test_what_the_user_says_of_cores_counts(root: Path, name: str) -> None:
 def test_where_the_launcher_is_bound_already_nothing_happens(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(affinity, "_is_bound", lambda: True)
+    monkeypatch.setattr(gpus, "_is_bound", lambda: True)
     assert cores_near({ONE: ["0"]}, {}, root) == {}
 
 

@@ -266,7 +266,7 @@ def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
 
 @pytest.mark.annex("replication")
 def test_the_number_of_ps_changes_only_where_shares_can_be_led_elsewhere() -> None:
-    from ropewalk.annexes.replication.moves import Servers
+    from ropewalk.annexes.replication.chief_part import Servers
 
     servers = Servers()
     with pytest.raises(ConfigurationError, match="start it with ROPEWALK_PS_SHARES"):
@@ -298,7 +298,7 @@ def test_a_task_that_reports_much_leaves_the_others_in_the_status() -> None:
 
 @pytest.mark.annex("replication")
 def test_a_ps_for_which_there_can_be_no_share_does_not_come() -> None:
-    from ropewalk.annexes.replication.moves import Servers
+    from ropewalk.annexes.replication.chief_part import Servers
 
     servers = Servers()
     servers.check(TaskId("ps", 500))  # the chief does not know yet how many there are
@@ -327,7 +327,7 @@ def test_a_task_that_is_refused_again_and_again_writes_one_line(
 
 @pytest.mark.annex("replication")
 def test_a_ps_comes_to_a_chief_that_leads_and_to_no_other_job() -> None:
-    from ropewalk.annexes.replication.moves import Servers
+    from ropewalk.annexes.replication.chief_part import Servers
 
     settings = SETTINGS.model_copy(update={"ps_shares": 4})
     server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings, job_id="job-a")

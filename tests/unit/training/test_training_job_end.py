@@ -4,7 +4,7 @@ import pytest
 
 from ropewalk.core.checkpoint.job_record import JobRecord
 from ropewalk.core.task import Phase
-from ropewalk.training.job_end import goes_on
+from ropewalk.training.evaluator import goes_on
 
 NONE = JobRecord()
 FIRST = JobRecord(job="first", phase=Phase.DONE, global_step=7)

@@ -12,7 +12,7 @@ from ropewalk.core.errors import ConfigurationError, JobStoppedError, JoinTimeou
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 from ropewalk.server.chief.servicer import LockedJob
-from ropewalk.worker.lead.enough_workers import wait_for_workers
+from ropewalk.worker.lead.leader import wait_for_workers
 
 CHIEF = TaskId("chief", 0)
 SPEC = ClusterSpec({"chief": ["c:1"], "worker": ["a:1", "b:1", "d:1"]})
