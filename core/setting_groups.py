@@ -416,11 +416,13 @@ class LogSettings(SettingsGroup):
     """Log lines of a task."""
 
     log_format: Annotated[
-        Literal["time", "bare"],
+        Literal["time", "json", "bare"],
         Decided("bare", "lines are shown with the task that has written them", gateway_has_it=True),
     ] = Field(
         default="time",
-        description="Whether log lines carry time and level of their own, or a launcher adds them.",
+        description="How log lines are written: `time`, with time and level; `json`, each as an "
+        "object with the name of its event and its fields (docs/events.md); `bare`, for a launcher "
+        "that adds what is missing.",
     )
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], Concern.DRIVER] = Field(
         default="INFO", description="Least important lines shown."

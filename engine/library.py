@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core import annexes
 from ..core.arrays.dtypes import DType
+from ..core.process.events import event
 from ..core.process.frameworks import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
 from ..core.rules.known_rules import built_in_rules
@@ -201,7 +202,10 @@ class KernelLibrary:
             took_s = time.perf_counter() - began
             self.loaded.append(Loaded(*key, from_cache, took_s))
             if not from_cache:
-                log.info("compiled the kernel %s for %s in %.1f s", *key, took_s)
+                made = event(
+                    "kernel.compiled", kernel=key[0], dtype=key[1], took_s=round(took_s, 2)
+                )
+                log.info("compiled the kernel %s for %s in %.1f s", *key, took_s, extra=made)
             self._kernels[key] = kernel
             return kernel
 

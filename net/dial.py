@@ -23,6 +23,7 @@ from ..core.errors import (
     RefusedError,
     RopewalkError,
 )
+from ..core.process.events import event
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.versions import check_protocol, own_versions
@@ -456,7 +457,8 @@ def _left(deadline: float) -> float:
 def report_choice(peer: str, choice: ConnectionChoice) -> None:
     """Log a choice; as a warning if a faster connection was to be expected."""
     if choice.is_degraded:
-        log.warning("%s is reached over %s only: %s", peer, choice.kind, choice.reason)
+        slow = event("connection.slow", peer=peer, kind=choice.kind, reason=choice.reason)
+        log.warning("%s is reached over %s only: %s", peer, choice.kind, choice.reason, extra=slow)
     else:
         log.debug("%s is reached over %s", peer, choice.description)
 

@@ -236,7 +236,7 @@ class Endpoint:
             kept = self._greeted(connection)
         except RopewalkError as error:
             if isinstance(error, ProtocolMismatchError):  # to be mended here, maybe
-                self._refusals.warning("%s", error)
+                self._refusals.warning("%s", error, about="caller.refused", why=error)
             _say(connection, error)
         except OSError as error:
             log.debug("a session with %s broke off: %s", connection.peer, error)

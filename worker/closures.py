@@ -22,6 +22,7 @@ from ..cluster.access import Leadership
 from ..cluster.spec import CHIEF
 from ..core.errors import PeerLostError, RopewalkError
 from ..core.exit_codes import ExitCode
+from ..core.process.events import event
 from ..core.process.processes import inherit_orphans
 from ..core.task import Outcome
 from ..core.wire.error_table import from_detail, to_detail
@@ -120,6 +121,7 @@ class ClosureProcesses:
                 "%s: the process of its closures was ended %s; a new one takes its place",
                 self._name,
                 _by(code),
+                extra=event("closure.process_ended", how=_by(code)),
             )
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002

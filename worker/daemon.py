@@ -29,6 +29,7 @@ from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import Outcome, TaskId
 from ..net.auth.credentials import with_own_job
+from .process.event_file import kept_events
 from .process.program import Ending, ErrorReport, Program, run_program, take_error_report
 from .process.start_watch import StartWatch
 from .process.surroundings import check_limits, handle_signals
@@ -62,7 +63,9 @@ def run_task(
         check_limits()
         settings = _with_kept_paths(with_own_job(settings))
         run = partial(_run_program, program, arguments, report, watch) if program else None
-        code = _run_role(task, settings, run, watch)
+        with kept_events(task.task, settings) as kept:
+            code = _run_role(task, settings, run, watch)
+            kept.close(is_well=code == ExitCode.DONE)
     except RopewalkError as error:
         is_usual = isinstance(error, JobStoppedError | JobDoneError)  # the log has it
         if not is_usual and not report.write(f"{error.message}\n"):
@@ -101,7 +104,10 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
 
     _watch_parent_death()
     check_limits()
-    code = lead(task, with_own_job(settings))
+    settings = with_own_job(settings)
+    with kept_events(task.task, settings) as kept:
+        code = lead(task, settings)
+        kept.close(is_well=code == ExitCode.DONE)
     keep_exit_code(code)
     return code
 

@@ -29,6 +29,7 @@ from ..core.process.frameworks import unshared_steps_warning
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.credentials import with_own_job
 from ..net.this_machine import own_host_towards
+from .process.event_file import KeptEvents
 from .process.program import ProgramEnd, set_exit_code
 from .process.surroundings import check_limits, set_up_logging
 from .running_task import RunningTask, task_of_role
@@ -63,6 +64,8 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
     check_python(sys.version_info[:3])
     if synchronous and (task.task.type not in (CHIEF, WORKER) or ps_of(task.spec)):
         return None  # no task of such a job: the strategy says so
+    process.events = KeptEvents(task.task, settings)
+    process.events.start()
     quiet_grpc()
     _log_unless_the_program_does(settings)
     check_limits()
@@ -145,6 +148,7 @@ class _PlainProcess:
 
     def __init__(self) -> None:
         self.run: RunningTask | None = None
+        self.events: KeptEvents | None = None
         self._code: int | None = None
         self._end = ProgramEnd()
         self._pid = os.getpid()
@@ -161,6 +165,8 @@ class _PlainProcess:
         if os.getpid() != self._pid:
             return  # a fork that ends by itself
         code = self._code if self._code is not None else self._end_of_program()
+        if self.events is not None:
+            self.events.close(is_well=not code)
         if code:  # else Python's own, which is not 0 if the program raised SystemExit by hand
             set_exit_code(code)
         if threading.current_thread() is threading.main_thread():

@@ -24,6 +24,7 @@ from ..core.errors import (
     TooManyWorkersError,
 )
 from ..core.exit_codes import ExitCode
+from ..core.process.events import event
 from ..core.process.frameworks import unshared_steps_warning
 from ..core.process.log_records import REPORTED_BY_LAUNCHER
 from ..core.process.threads import new_thread
@@ -158,7 +159,8 @@ class RunningTask:
 
     def _stop(self, name: str) -> None:
         if not self._was_signalled:  # a launcher signals all processes of a task
-            log.warning("%s: ending at the next step", name)
+            signalled = event("signal.received", signal=name)
+            log.warning("%s: ending at the next step", name, extra=signalled)
         self._was_signalled = True
         task = self._task.task.task
         error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
@@ -171,10 +173,13 @@ class RunningTask:
         if ending.outcome is Outcome.DONE and (unshared := unshared_steps_warning()):
             log.warning("%s", unshared)
         try:
+            ended = event(
+                "program.ended", outcome=ending.outcome, code=ending.code, message=ending.message
+            )
             is_known = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
             if ending.message and not is_known:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
-                log.log(level, "%s", ending.message, extra=REPORTED_BY_LAUNCHER)
+                log.log(level, "%s", ending.message, extra=REPORTED_BY_LAUNCHER | ended)
             return self._task.finish(ending)
         finally:
             self._task.close()

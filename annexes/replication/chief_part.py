@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ...cluster.replication.configuration import Move, MovePhase
 from ...core.errors import ConfigurationError, PeerLostError, RefusedError
+from ...core.process.events import event
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
@@ -59,10 +60,14 @@ class Moves:
                 return
             if move.phase is MovePhase.DONE:
                 self.done += 1
-                log.info("%s took %.2f s", move, move.seconds)
+                done = event("share.moved", move=move)
+                log.info("%s took %.2f s", move, move.seconds, extra=done)
             else:
                 self.failed += 1
-                log.error("%s failed after %.2f s: %s", move, move.seconds, move.reason)
+                failed = event("share.move_failed", move=move, reason=move.reason)
+                log.error(
+                    "%s failed after %.2f s: %s", move, move.seconds, move.reason, extra=failed
+                )
 
 
 # -- The ps that come to a running job, and how many it is to have -----------------------------

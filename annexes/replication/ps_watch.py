@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ...client.ps.control import PsControl
 from ...cluster.replication.configuration import PsReport
 from ...core.errors import PeerLostError, RopewalkError
+from ...core.process.events import event
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 
@@ -85,7 +86,8 @@ class PsWatch:
                 if self._closing.is_set():
                     return
                 if seen:
-                    log.warning("%s does not answer: %s", control.task, error)
+                    silent = event("ps.silent", of=control.task.short, error=error)
+                    log.warning("%s does not answer: %s", control.task, error, extra=silent)
                 seen = 0
                 if (known or time.monotonic() > late_at) and not self._answers():
                     known, late_at = False, math.inf

@@ -36,6 +36,7 @@ from ...core.errors import (
     RopewalkError,
     StorageError,
 )
+from ...core.process.events import event
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation, TaskId
 from ...server.chief.servicer import LockedJob
@@ -429,7 +430,10 @@ class ShareKeeper:
         leader = ShareLeader(order.share, order.epoch, order.to, control.address, order.followers)
         self._locked_job.leaders.publish(leader, failover_s)
         if failover_s is not None:
-            log.info("share %d was without a leader for %.2f s", order.share, failover_s)
+            over = event("share.failover", share=order.share, to=order.to.short, took_s=failover_s)
+            log.info(
+                "share %d was without a leader for %.2f s", order.share, failover_s, extra=over
+            )
 
     def _tell_to_hand_over(self, order: HandOver) -> Lead:
         """Tell a leader to hand over; returns the order to the one that leads then.

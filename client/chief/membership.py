@@ -20,6 +20,7 @@ from ...core.errors import (
     RopewalkError,
     said_of,
 )
+from ...core.process.events import event, record
 from ...core.process.log_records import REPORTED_BY_LAUNCHER
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
@@ -120,6 +121,7 @@ class Membership:
                 missing="chief",
             ) from error
         waits.done()
+        record("task.joined", chief=self._chief.address, generation=self.who.generation)
         self._thread = new_thread(
             f"{self.task.short}-heartbeat",
             partial(self._beat, heartbeat_s),
@@ -195,13 +197,14 @@ class Membership:
                         self.task,
                         silent_s,
                         error,
+                        extra=event("chief.silent", silent_s=round(silent_s), error=error),
                     )
                 continue
             except RopewalkError as error:
                 self._lose(error)
                 return
             if is_away:
-                log.info("%s: the chief answers again", self.task)
+                log.info("%s: the chief answers again", self.task, extra=event("chief.back"))
             silence.heard(self._clock.now())
             is_away = False
             self._update(phase, reason)
@@ -223,9 +226,12 @@ class Membership:
         if phase is not self.phase and phase.is_over:
             # The user has seen an error of this task itself.
             why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
-            log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)
+            ended = event("job.ended", phase=phase, reason=reason)
+            log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER | ended)
         begins_to_stop = phase is Phase.STOPPING is not self.phase
         self.phase, self.reason = phase, reason
+        if begins_to_stop:
+            record("job.stopping", reason=reason)
         if phase.is_over:
             self._over.set()
         if self._ended is not None:
@@ -240,8 +246,9 @@ class Membership:
             )
 
     def _lose(self, error: RopewalkError) -> None:
+        lost = event("task.gave_up", error=error)
         if isinstance(error, FencedError):
-            log.error("%s", error)
+            log.error("%s", error, extra=lost)
         self.phase, self.reason, self._lost = Phase.FAILED, str(error), True
         self._over.set()
         if not self._leaving.is_set():

@@ -12,6 +12,7 @@ from ...cluster.replication.configuration import ShareLeader
 from ...core.arrays.dtypes import Array
 from ...core.backoff import attempts
 from ...core.errors import LimitExceededError, MovedError, PeerLostError, RopewalkError
+from ...core.process.events import event, record
 from ...core.process.waiting import WaitLog
 from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
@@ -109,7 +110,13 @@ class RemotePs:
             return
         self._drop_session()
         self._channel.close()
-        log.info("share %d is led by %s (%s)", self._share, leader.leader, leader.address)
+        log.info(
+            "share %d is led by %s (%s)",
+            self._share,
+            leader.leader,
+            leader.address,
+            extra=event("share.led", share=self._share, leader=leader.leader.short),
+        )
         self._turn_to(leader.leader, leader.address)
 
     def moved(self) -> None:
@@ -341,9 +348,12 @@ class RemotePs:
                 return (yield from session.step(request, target, self._request_id))
             except PeerLostError as error:
                 self._raise_if_aborted()
-                log.warning("%s; reconnecting", error)
+                broken = event("ps.broken", peer=self._peer, error=error)
+                log.warning("%s; reconnecting", error, extra=broken)
                 request = session.unanswered or request
-        return self._repeated(request.again(), PullTarget(target.into))
+        result = self._repeated(request.again(), PullTarget(target.into))
+        record("ps.reconnected", peer=self._peer)
+        return result
 
     def _repeated(self, request: StepRequest, target: PullTarget) -> PushResult:
         """Connect anew and repeat a step, until it is answered; the ps knows if it was applied."""

@@ -3,6 +3,10 @@
 import logging
 import threading
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from .events import event
 
 # -- Lines that others can cause: some in a while, and how many were left out ------------------
 
@@ -28,15 +32,29 @@ class RareLog:
         self._left = 0
         self._left_out = 0
 
-    def warning(self, text: str, *arguments: object) -> None:
-        """Log a warning, or count it."""
-        self._say(logging.WARNING, text, arguments)
+    def warning(self, text: str, *arguments: object, about: str = "", **fields: object) -> None:
+        """Log a warning, or count it.
+
+        Args:
+            text: Text of the line.
+            arguments: Arguments of the text.
+            about: Name of the event that is logged, kept if the line is; empty: none.
+            fields: Fields of that event.
+        """
+        self._say(logging.WARNING, text, arguments, about, fields)
 
     def info(self, text: str, *arguments: object) -> None:
         """Log what is no warning, or count it."""
         self._say(logging.INFO, text, arguments)
 
-    def _say(self, level: int, text: str, arguments: tuple[object, ...]) -> None:
+    def _say(
+        self,
+        level: int,
+        text: str,
+        arguments: tuple[object, ...],
+        about: str = "",
+        fields: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         with self._lock:
             now = time.monotonic()
             if now >= self._next:
@@ -47,7 +65,8 @@ class RareLog:
             self._left -= 1
             left_out, self._left_out = self._left_out, 0
         more = f" ({left_out} more like this in the meantime)" if left_out else ""
-        self._log.log(level, text + "%s", *arguments, more)
+        extra = event(about, **fields) if about else None
+        self._log.log(level, text + "%s", *arguments, more, extra=extra)
 
 
 # -- Log records that a task with a launcher leaves to it: every task would say the same -------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ..errors import RopewalkError, said_of
+from .events import event
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ def new_thread(name: str, work: Callable[[], object], *, failed: Failed) -> thre
             work()
         except BaseException as error:
             ours = isinstance(error, RopewalkError)
-            log.error("the thread %s has failed: %s", name, said_of(error), exc_info=not ours)
+            why = said_of(error)
+            extra = event("thread.failed", thread=name, error=why)
+            log.error("the thread %s has failed: %s", name, why, exc_info=not ours, extra=extra)
             failed(error)
 
     return threading.Thread(target=run, name=name, daemon=True)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from ..clock import Clock, SystemClock
+from .events import event
 
 log = logging.getLogger(__name__)
 
@@ -95,13 +96,18 @@ class WaitLog:
         self._next = now + later
         self._lines += 1
         self._whom = whom
-        log.warning("%s", self._line(whom, now - self._began, why))
+        waited_s = now - self._began
+        waits = event("wait.long", whom=whom, waited_s=round(waited_s), why=why)
+        log.warning("%s", self._line(whom, waited_s, why), extra=waits)
 
     def done(self) -> None:
         """End the wait: what was waited for has come; says so if it had said that it waits."""
         if self._lines:
             waited_s = self._clock.now() - self._began
-            log.info("%s waited %.0f s for %s: over", self._waiter, waited_s, self._whom)
+            over = event("wait.over", whom=self._whom, waited_s=round(waited_s))
+            log.info(
+                "%s waited %.0f s for %s: over", self._waiter, waited_s, self._whom, extra=over
+            )
         self.restart()
 
     def _line(self, whom: str, waited_s: float, why: object) -> str:

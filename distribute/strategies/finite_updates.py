@@ -15,6 +15,7 @@ from ...core.arrays.any_framework import is_on_gpu
 from ...core.arrays.finite import first_not_finite, first_not_finite_on_gpus
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import NonFiniteGradientError
+from ...core.process.events import event
 from ..runtime import ClusterRuntime
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,12 @@ class FiniteUpdates:
                 variable,
                 global_step,
                 progress.refused_pushes,
+                extra=event(
+                    "push.refused",
+                    variable=variable,
+                    step=global_step,
+                    refused=progress.refused_pushes,
+                ),
             )
 
 

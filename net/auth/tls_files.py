@@ -21,6 +21,7 @@ from functools import lru_cache
 from ...cluster.access import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.outside_text import read_plain
+from ...core.process.events import event
 from ...core.settings import Settings
 from .proof import check_not_open
 from .tls_failures import WRONG_PURPOSE, explain, principal_of_certificate, read_facts
@@ -96,7 +97,11 @@ class CredentialFiles:
                 if self._credentials is None:
                     raise
                 if self._failed is None:
-                    log.warning("%s. The certificates that were read before are still used", error)
+                    log.warning(
+                        "%s. The certificates that were read before are still used",
+                        error,
+                        extra=event("certificate.unusable", error=error),
+                    )
                 self._failed = versions, time.monotonic() + self._retry_s
                 return self._credentials
 
@@ -121,7 +126,9 @@ class CredentialFiles:
                 continue
             if before is not None and before == self._look():
                 if self._credentials is not None:
-                    log.info("certificates were read again: %s", self._paths["tls_cert"])
+                    path = self._paths["tls_cert"]
+                    again = event("certificate.read", path=path)
+                    log.info("certificates were read again: %s", path, extra=again)
                 self._credentials, self._versions, self._failed = credentials, before, None
                 return credentials
         raise ConfigurationError("the files of tls_cert, tls_key and tls_ca change all the time")

@@ -14,6 +14,7 @@ from ...cluster.job.members import Member
 from ...cluster.replication.configuration import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
+from ...core.process.events import event, record
 from ...core.process.log_records import RareLog
 from ...core.report import TaskEnd
 from ...core.settings import Settings
@@ -131,9 +132,12 @@ class ChiefServicer:
                 self._locked_job.presence.hear(who, visitor.is_connected)
                 phase, reason, held = job.phase, job.reason, job.is_held(who, now)
         except OtherJobError as error:
-            self._refusals.warning("refused: %s", error)
+            self._refusals.warning(
+                "refused: %s", error, about="caller.refused", caller=task.short, why=error
+            )
             raise
-        log.debug("%s joined", who)
+        joined = event("task.joined", of=task.short, generation=who.generation, host=request.host)
+        log.debug("%s joined", who, extra=joined)
         return chief_pb2.RegisterResponse(
             generation=who.generation,
             heartbeat_s=self._settings.heartbeat_s,
@@ -172,6 +176,7 @@ class ChiefServicer:
         with self._locked_job.open() as (job, now):
             phase = job.finish(who, end, report, now=now)
             reason = job.reason
+        record("task.finished", of=who.task.short, outcome=outcome, message=message)
         return chief_pb2.FinishResponse(phase=codec.PHASES.to_wire(phase), reason=reason)
 
     def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:

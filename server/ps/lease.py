@@ -114,7 +114,13 @@ class ChiefLease:
 
     def _other_job(self, who: Incarnation) -> OtherJobError:
         self._refusals.warning(
-            "refused %s of job %s: this ps serves job %s", who.task, who.job, self._job
+            "refused %s of job %s: this ps serves job %s",
+            who.task,
+            who.job,
+            self._job,
+            about="caller.refused",
+            caller=who.task.short,
+            why="another job",
         )
         return OtherJobError(
             f"this ps serves job {self._job!r} of the chief at {self._address or '?'}; {who.task} "

@@ -12,6 +12,7 @@ from ...core import annexes
 from ...core.arrays.dtypes import Array
 from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
+from ...core.process.events import event
 from ...core.process.log_records import REPORTED_BY_LAUNCHER
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.rules.known_rules import import_rules
@@ -154,7 +155,8 @@ class PsServer(HostedServer):
             if self._settings.shares_move
             else "so that it saves a checkpoint first"
         )
-        log.warning("asked to stop; telling the chief, %s", first)
+        signalled = event("signal.received", to="drain")
+        log.warning("asked to stop; telling the chief, %s", first, extra=signalled)
         self.lease.draining = True
         self.shares.drain()
         self._host.drain()
@@ -185,7 +187,8 @@ class PsServer(HostedServer):
                 return ExitCode.LEFT_EARLY
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
-        log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER)
+        ended = event("job.ended", phase=phase, reason=self.lease.reason)
+        log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER | ended)
         return phase.exit_code
 
     def samples(self) -> Iterator[Sample]:
@@ -259,5 +262,6 @@ class _Orphanhood:
                 )
             self._stays = True
             return False
-        log.error("no chief for %.0f s (orphan_timeout_s); leaving", self._limit_s)
+        lost = event("chief.lost", limit_s=self._limit_s)
+        log.error("no chief for %.0f s (orphan_timeout_s); leaving", self._limit_s, extra=lost)
         return True

@@ -19,6 +19,7 @@ from ...core.checkpoint.job_record import JobRecord, write_job_record
 from ...core.checkpoint.manifest import digest
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
+from ...core.process.events import event
 from .checkpoint_sources import (
     WHOLE,
     CheckpointSource,
@@ -127,7 +128,8 @@ class Checkpointer:
         try:
             remove_temporaries(self._folder)
             for path in remove_incomplete(self._model_dir):
-                log.warning("removed %s: an incomplete checkpoint", path)
+                removed = event("checkpoint.removed", path=path)
+                log.warning("removed %s: an incomplete checkpoint", path, extra=removed)
         except OSError as error:
             raise storage_error(error, self._model_dir, self._writer) from error
 
@@ -190,6 +192,7 @@ class Checkpointer:
                 error,
                 choice.chosen.path if choice.chosen else "nothing",
                 kept,
+                extra=event("checkpoint.damaged", path=info.path, error=error),
             )
         return self.last
 
@@ -197,7 +200,8 @@ class Checkpointer:
         """Log which checkpoint the job goes on from, and how many steps of ``record`` are lost."""
         step = self.last.global_step if self.last is not None else 0
         if self.last is not None:
-            log.info("resuming from %s (global step %d)", self.last.path, step)
+            restored = event("checkpoint.restored", path=self.last.path, step=step)
+            log.info("resuming from %s (global step %d)", self.last.path, step, extra=restored)
         if record.global_step > step:
             log.warning(
                 "%d acknowledged steps are lost: the job had reached global step %d, at least, and "
@@ -207,6 +211,7 @@ class Checkpointer:
                 f"the last whole checkpoint is of step {step}"
                 if self.last is not None
                 else "saved no checkpoint",
+                extra=event("steps.lost", steps=record.global_step - step),
             )
 
     def save(self, global_step: int, *, final: bool = False, changed: bool = False) -> str:

@@ -19,6 +19,7 @@ from ...core.errors import (
     RopewalkError,
     said_of,
 )
+from ...core.process.events import event, record
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
@@ -116,7 +117,9 @@ class ChiefLoop:
             presence.keep(job.members)
             there = {each.task for each in job.silent(now=now) if presence.is_there(each)}
             for task in job.expire(now=now, there=there, late_s=late_s):
-                log.warning("%s was lost: %s", task, job.members[task].detail)
+                why = job.members[task].detail
+                lost = event("task.lost", of=task.short, why=why)
+                log.warning("%s was lost: %s", task, why, extra=lost)
             self._warn_of_replicas(job.members.uneven_replicas())
             self._companions.look(job, now)
         self._companions.act()
@@ -281,6 +284,9 @@ class ChiefLoop:
             job.complete()
             phase, reason = job.phase, job.reason
             # The last word, whatever the program ended by.
+            record(
+                "job.failed" if phase is Phase.FAILED else "job.ended", phase=phase, reason=reason
+            )
             if job.has_lost_variables or reason == why_not_done != "":
                 log.error("%s", reason)
         self._companions.act()

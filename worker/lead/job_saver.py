@@ -12,6 +12,7 @@ from typing import Any
 
 from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import RopewalkError, StorageError, said_of
+from ...core.process.events import event
 from ...core.settings import Settings
 from ...core.task import Phase, TaskId
 from ...server.chief.servicer import LockedJob
@@ -129,7 +130,11 @@ class JobSaver:
             known = error if isinstance(error, RopewalkError) else None
             why = said_of(error)
             log.error(
-                "could not save a checkpoint of step %d: %s", step, why, exc_info=known is None
+                "could not save a checkpoint of step %d: %s",
+                step,
+                why,
+                exc_info=known is None,
+                extra=event("checkpoint.failed", step=step, error=why),
             )
             self.failure = self.failure or known or RopewalkError(why)
             saves.failed += 1
@@ -143,7 +148,8 @@ class JobSaver:
             self._locked_job.last_checkpoint = path
             with self._locked_job.open() as (job, _):
                 job.saved_step = saved.global_step
-            log.info("saved %s%s", path, " (final)" if final else "")
+            took = event("checkpoint.saved", path=path, step=saved.global_step, final=final)
+            log.info("saved %s%s", path, " (final)" if final else "", extra=took)
         return True
 
     def record(self) -> None:

@@ -12,6 +12,7 @@ from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.spec import PS, ps_of
 from ...core.checkpoint.job_record import JobRecord
 from ...core.errors import RefusedError, RopewalkError
+from ...core.process.events import event
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, TaskId
 from ...net.this_machine import ChiefAnnouncement
@@ -229,7 +230,8 @@ class LeadingJob:
             self._servers.controls.append(control)
             self._loop.add(control)
             self._leadership.add(control)
-        log.info("%s has come, at %s", task, address)
+        came = event("ps.came", of=task.short, address=address)
+        log.info("%s has come, at %s", task, address, extra=came)
 
     def _write_status(self) -> None:
         if self._settings.model_dir and self._chief is not None:
@@ -254,7 +256,8 @@ class LeadingJob:
         self._tell_saved(checkpointer)
         if held and not self._has_failed:
             step = self._job.known.global_step
-            log.info("going on at global step %d: the ps have kept the variables", step)
+            kept = event("job.resumed", step=step)
+            log.info("going on at global step %d: the ps have kept the variables", step, extra=kept)
         elif not held:
             checkpointer.tell_resumed(record)
         self.resumes = held or chosen is not None

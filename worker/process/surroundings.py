@@ -1,15 +1,18 @@
 """Surroundings of a task's process: resource limits, log lines, and requests to stop."""
 
 import contextlib
+import json
 import logging
 import resource
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from types import FrameType
 
 from ...core.errors import ConfigurationError, RopewalkError
+from ...core.process.events import EventHandler, event_of, own_task
 from ...core.process.log_records import is_reported_by_launcher
 from ...core.settings import Settings
 from ...core.terminal import terminal_text
@@ -55,7 +58,7 @@ def check_limits(tasks: int = 0) -> None:
         )
 
 
-# -- Log lines of a task: plain text to stderr -------------------------------------------------
+# -- Log lines of a task: plain text or JSON to stderr -----------------------------------------
 
 _FORMATS = {
     "time": "%(asctime)s %(levelname)-7s %(message)s",
@@ -64,6 +67,25 @@ _FORMATS = {
 }
 # Begins a log line of Ropewalk for a launcher, which tells it from the program's lines by that.
 LAUNCHER_MARK = "\x1e"
+
+
+class _JsonFormatter(logging.Formatter):
+    """Writes each line as a JSON object: for machines, and safe for terminals."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        name, fields = event_of(record)
+        at = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z",
+            "level": record.levelname,
+            "task": own_task(),
+            "event": name or "log.line",
+            "message": record.getMessage(),
+            **({"fields": dict(fields)} if fields else {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 class _Formatter(logging.Formatter):
@@ -78,14 +100,19 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send Ropewalk's log lines to stderr; other libraries' logging stays as it is."""
+    """Send Ropewalk's log lines to stderr, and keep them with the events; other libraries' logging
+    stays as it is.
+    """
     handler = logging.StreamHandler(sys.stderr)
     mark = LAUNCHER_MARK if settings.log_format == "bare" else ""
     if mark:
         handler.addFilter(lambda record: not is_reported_by_launcher(record))
-    handler.setFormatter(_Formatter(_FORMATS[settings.log_format], mark))
+    if settings.log_format == "json":
+        handler.setFormatter(_JsonFormatter())
+    else:
+        handler.setFormatter(_Formatter(_FORMATS[settings.log_format], mark))
     logger = logging.getLogger("ropewalk")
-    logger.handlers[:] = [handler]
+    logger.handlers[:] = [handler, EventHandler()]
     logger.setLevel(settings.log_level)
     logger.propagate = False
 

@@ -1,11 +1,13 @@
 """Folders and log lines of a launcher."""
 
+import json
 import logging
 import re
 from pathlib import Path
 
 import pytest
 
+from ropewalk.core.process.events import event
 from ropewalk.core.settings import load_settings
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local.cluster import LocalRoles, default_model_dir
@@ -90,3 +92,27 @@ def test_lines_with_time_have_one_shape(
     restored_logger.info("not shown")
     restored_logger.error("bad")
     assert re.fullmatch(r"\d\d:\d\d:\d\d ERROR   bad\n", capsys.readouterr().err)
+
+
+def test_lines_of_json_have_the_name_and_the_fields_of_their_event(
+    restored_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(load_settings({"log_format": "json"}))
+    broken = event("ps.broken", peer="ps:1", step=3)
+    restored_logger.warning("%s broke;\nreconnecting \x1b[31m", "ps:1", extra=broken)
+    restored_logger.info("plain")
+    try:
+        raise ValueError("bad")
+    except ValueError:
+        restored_logger.exception("failed")
+    first, plain, failed = map(json.loads, capsys.readouterr().err.splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    first.pop("task")
+    assert first == {
+        "level": "WARNING",
+        "event": "ps.broken",
+        "message": "ps:1 broke;\nreconnecting \x1b[31m",
+        "fields": {"peer": "ps:1", "step": 3},
+    }
+    assert (plain["event"], plain["message"]) == ("log.line", "plain")
+    assert failed["traceback"].endswith("ValueError: bad")
