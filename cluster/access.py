@@ -214,6 +214,7 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/JoinPs": Rule(frozenset({PS}), audited=True),
     f"/{_CHIEF}/ScalePs": _AUDITED_DRIVE,
     f"/{_CHIEF}/GetStatus": Rule(_ALL),
+    f"/{_CHIEF}/GetHistory": Rule(_ALL),
     f"/{_CHIEF}/WatchLeaders": Rule(_READ),
     f"/{_CHIEF}/JoinCut": _WRITE,
     f"/{_CHIEF}/TakeCut": Rule(_TRAIN | {READER}),

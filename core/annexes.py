@@ -21,6 +21,7 @@ from .errors import MissingExtraError
 _ROOM = f"{__name__.partition('.')[0]}.annexes"
 _EXTRAS = {
     "certificates": "security",
+    "dashboard": "dashboard",
     "jax_bridge": "jax",
     "keras_bridge": "keras",
     "kubernetes": "k8s",

@@ -102,6 +102,7 @@ _BROUGHT_BY = {
     "attach": ("service",),
     "certs": ("certificates",),
     "compose": ("jobfile",),
+    "dashboard": ("dashboard",),
     "job": ("jobfile",),
     "jobs": ("service",),
     "k8s": ("kubernetes", "jobfile"),

@@ -1,147 +1,16 @@
 """The job's own numbers as TensorBoard scalars in its model directory; the chief writes them.
 
 They come from what tasks report in heartbeats anyhow, so they cost a step nothing: the chief's loop
-takes a sample, and a thread writes it. Two samples give the numbers in between: how fast the job
-steps, how stale pushes are, what each ps carries. Rates are of the time between them; counters that
-have become smaller belong to a restarted task.
+takes a sample, and a thread writes it.
 """
 
 import contextlib
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from ...cluster.job.job import Job
-from ...cluster.spec import EVALUATOR, PS
+from ...cluster.job.scalars import SHORTEST_S, JobSample, job_scalars, sample_every_s, sample_job
 from ...core.errors import ConfigurationError, StorageError
-from ...core.report import PsCounters, TaskReport
-from ...core.task import State, TaskId
 from .encoding import require_library
 from .writer import JOB_RUN, EventWriter, run_folder
-
-_MOST_TASKS = 64  # that have numbers of their own; means are of all
-_MIB = 2**20
-_SAMPLES = 600
-_LONGEST_S = 60.0
-SHORTEST_S = 1.0
-"""Rates of a shorter time would be of one heartbeat, or none."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobSample:
-    """The state of a job at one moment.
-
-    Attributes:
-        at: Time of the sample. Unit: seconds.
-        global_step: Global step of the job.
-        reports: Reports of the tasks that train and are alive.
-        counters: Counters of the ps that have answered.
-    """
-
-    at: float
-    global_step: int
-    reports: dict[TaskId, TaskReport]
-    counters: dict[TaskId, PsCounters]
-
-    @classmethod
-    def of_nothing(cls, at: float) -> "JobSample":
-        """Make a sample of a job from which no task has reported yet."""
-        return cls(at, 0, {}, {})
-
-
-def sample_job(job: Job, now: float) -> JobSample:
-    """Take a sample of a job; the caller holds its lock."""
-    members = sorted(job.members.values(), key=lambda member: member.task)
-    return JobSample(
-        at=now,
-        global_step=job.members.global_step,
-        reports={
-            member.task: member.report
-            for member in members
-            if member.task.type not in (PS, EVALUATOR) and member.state in (State.ALIVE, State.DONE)
-        },
-        counters={m.task: m.counters for m in members if m.counters is not None},
-    )
-
-
-def sample_every_s(age_s: float) -> float:
-    """Choose the time between samples: a second at first, a minute for jobs of a day.
-
-    So a file grows by about 600 samples in ten minutes, by as many in the next 16, and so on: 9,000
-    in a week.
-
-    Args:
-        age_s: Age of the job. Unit: seconds.
-    """
-    return min(max(age_s / _SAMPLES, SHORTEST_S), _LONGEST_S)
-
-
-def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
-    """Compute numbers by tag; empty if no time has passed.
-
-    ``metrics/…`` are means over the tasks that report them, NaN included: a job that diverges on
-    one worker is to be seen.
-    """
-    seconds = now.at - before.at
-    if seconds <= 0:
-        return {}
-    scalars = {
-        "job/steps_per_second": _steps(before, now) / seconds,
-        "job/workers": float(len(now.reports)),
-    }
-    if now.counters:
-        stale = [report.staleness for report in now.reports.values() if report.pushes]
-        if stale:
-            scalars["job/staleness"] = sum(stale) / len(stale)
-            scalars["job/staleness_of_the_worst"] = max(stale)
-        refused = sum(report.refused_pushes for report in now.reports.values())
-        scalars["job/refused_pushes"] = float(refused)
-    scalars.update(_metrics(now.reports.values()))
-    if len(now.reports) <= _MOST_TASKS:
-        for task, report in now.reports.items():
-            steps = before.reports[task].steps if task in before.reports else 0
-            rate = _rate(steps, report.steps, seconds)
-            scalars[f"tasks/{task.type}-{task.index}/steps_per_second"] = rate
-    if len(now.counters) <= _MOST_TASKS:
-        for task, counters in now.counters.items():
-            scalars.update(_of_ps(task, before.counters.get(task, PsCounters()), counters, seconds))
-    return scalars
-
-
-def _steps(before: JobSample, now: JobSample) -> int:
-    """Count the steps in between; a job that resumes has made those up to its checkpoint before."""
-    steps = max(0, now.global_step - before.global_step)
-    if before.global_step:
-        return steps
-    return min(steps, sum(report.steps for report in now.reports.values()))
-
-
-def _rate(before: int, now: int, seconds: float) -> float:
-    return (now - before if now >= before else now) / seconds
-
-
-def _metrics(reports: Iterable[TaskReport]) -> Iterator[tuple[str, float]]:
-    values: dict[str, list[float]] = {}
-    for report in reports:
-        for name, value in report.metrics.items():
-            values.setdefault(name, []).append(value)
-    for name, reported in sorted(values.items()):
-        yield (
-            f"metrics/{name}",
-            math.nan if any(map(math.isnan, reported)) else sum(reported) / len(reported),
-        )
-
-
-def _of_ps(
-    task: TaskId, before: PsCounters, now: PsCounters, seconds: float
-) -> Iterator[tuple[str, float]]:
-    prefix = f"ps/{task.index}"
-    yield f"{prefix}/pushes_per_second", _rate(before.pushes, now.pushes, seconds)
-    yield f"{prefix}/pulls_per_second", _rate(before.pulls, now.pulls, seconds)
-    yield f"{prefix}/received_mib_per_second", _rate(before.bytes_in, now.bytes_in, seconds) / _MIB
-    yield f"{prefix}/sent_mib_per_second", _rate(before.bytes_out, now.bytes_out, seconds) / _MIB
-    yield f"{prefix}/memory_mib", (now.value_bytes + now.slot_bytes) / _MIB
-    yield f"{prefix}/workers_connected", float(now.sessions)
 
 
 class JobSummaries:

@@ -271,6 +271,30 @@ class GetStatusResponse(_message.Message):
     cuts: CutCounts
     def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ...) -> None: ...
 
+class GetHistoryRequest(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: float
+    def __init__(self, since: _Optional[float] = ...) -> None: ...
+
+class GetHistoryResponse(_message.Message):
+    __slots__ = ("names", "samples")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    samples: _containers.RepeatedCompositeFieldContainer[HistorySample]
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[HistorySample, _Mapping]]] = ...) -> None: ...
+
+class HistorySample(_message.Message):
+    __slots__ = ("at", "seconds", "values")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    seconds: float
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, at: _Optional[float] = ..., seconds: _Optional[float] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class CutCounts(_message.Message):
     __slots__ = ("taken", "void", "last_s", "last_void")
     TAKEN_FIELD_NUMBER: _ClassVar[int]

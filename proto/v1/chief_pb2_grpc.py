@@ -79,6 +79,11 @@ class ChiefStub(object):
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/ropewalk.proto.v1.Chief/GetHistory',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryResponse.FromString,
+                _registered_method=True)
         self.WatchLeaders = channel.unary_unary(
                 '/ropewalk.proto.v1.Chief/WatchLeaders',
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.WatchLeadersRequest.SerializeToString,
@@ -171,6 +176,14 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHistory(self, request, context):
+        """The job's numbers over time, the older the coarser, as an annex of the chief keeps them. Open to
+        anybody who may connect, as GetStatus is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchLeaders(self, request, context):
         """Which ps leads each share of variables (replication.proto); waits for a change for up to half a
         second. For tasks that hold sessions with ps.
@@ -247,6 +260,11 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.FromString,
                     response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryResponse.SerializeToString,
             ),
             'WatchLeaders': grpc.unary_unary_rpc_method_handler(
                     servicer.WatchLeaders,
@@ -512,6 +530,33 @@ class Chief(object):
             '/ropewalk.proto.v1.Chief/GetStatus',
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusRequest.SerializeToString,
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.Chief/GetHistory',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

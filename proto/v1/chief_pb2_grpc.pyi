@@ -81,6 +81,14 @@ class ChiefStub:
     ]
     """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
 
+    GetHistory: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.GetHistoryRequest,
+        chief_pb2.GetHistoryResponse,
+    ]
+    """The job's numbers over time, the older the coarser, as an annex of the chief keeps them. Open to
+    anybody who may connect, as GetStatus is.
+    """
+
     WatchLeaders: grpc.UnaryUnaryMultiCallable[
         chief_pb2.WatchLeadersRequest,
         chief_pb2.WatchLeadersResponse,
@@ -169,6 +177,14 @@ class ChiefAsyncStub:
         chief_pb2.GetStatusResponse,
     ]
     """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
+
+    GetHistory: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.GetHistoryRequest,
+        chief_pb2.GetHistoryResponse,
+    ]
+    """The job's numbers over time, the older the coarser, as an annex of the chief keeps them. Open to
+    anybody who may connect, as GetStatus is.
+    """
 
     WatchLeaders: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.WatchLeadersRequest,
@@ -276,6 +292,16 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.GetStatusResponse, collections.abc.Awaitable[chief_pb2.GetStatusResponse]]:
         """The single source of truth for `ropewalk status`. Open to anybody who may connect."""
+
+    @abc.abstractmethod
+    def GetHistory(
+        self,
+        request: chief_pb2.GetHistoryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.GetHistoryResponse, collections.abc.Awaitable[chief_pb2.GetHistoryResponse]]:
+        """The job's numbers over time, the older the coarser, as an annex of the chief keeps them. Open to
+        anybody who may connect, as GetStatus is.
+        """
 
     @abc.abstractmethod
     def WatchLeaders(

@@ -28,6 +28,8 @@ _ALLOWED = {
     ("telemetry/metrics_page.py", "http.HTTPStatus"),
     ("telemetry/metrics_page.py", "http.server.BaseHTTPRequestHandler"),
     ("telemetry/metrics_page.py", "urllib.parse.urlsplit"),
+    # Tasks and queues of the loop that the page's server runs.
+    ("annexes/dashboard/feed.py", "asyncio"),
     # Loaded ahead of time, and not used there.
     ("annexes/service/spare.py", "grpc"),
     # Errors of the client of Kubernetes are of its modules; it opens its connections itself.

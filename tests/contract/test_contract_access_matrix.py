@@ -72,6 +72,7 @@ Chief/MoveShare             x       x       .         .       .        .        
 Chief/JoinPs                .       .       .         .       x        .          .
 Chief/ScalePs               x       x       .         .       .        .          .
 Chief/GetStatus             x       x       x         x       x        x          x
+Chief/GetHistory            x       x       x         x       x        x          x
 Chief/WatchLeaders          .       x       x         x       .        x          x
 Chief/JoinCut               .       x       x         x       .        .          .
 Chief/TakeCut               .       x       x         x       .        .          .

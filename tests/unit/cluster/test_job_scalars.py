@@ -4,13 +4,8 @@ import math
 
 import pytest
 
-from ropewalk.annexes.tensorboard.job_summaries import (
-    JobSample,
-    job_scalars,
-    sample_every_s,
-    sample_job,
-)
 from ropewalk.cluster.job.job import Job
+from ropewalk.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.task import Incarnation, Outcome, TaskId
 

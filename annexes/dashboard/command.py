@@ -1,0 +1,93 @@
+"""``ropewalk dashboard``: the page of a job in a browser."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...core.errors import ConfigurationError
+from ...core.settings import CLUSTER_VARIABLE
+from ...launch.found_job import FoundJob, JobAsker, found_job, job_in_folder, jobs_of_this_machine
+from ...launch.options import caller_options, is_said, take_settings
+from ...launch.screen.plain import echo
+from .before_start import require_server
+
+_PORT = 8470
+_ANSWER_S = 5.0
+
+
+@click.command("dashboard")
+@click.argument("job", required=False)
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="The chief of a standalone cluster, of which JOB is a job. A JOB that is neither an "
+    f"address nor a folder is looked for at the cluster of {CLUSTER_VARIABLE}.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_PORT,
+    show_default=True,
+    help="Where the page is served; 0, or if it is taken: any free one.",
+)
+@click.option(
+    "--bind",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of this machine. Beyond loopback it needs --tls-cert and --tls-key, or "
+    "--insecure.",
+)
+@caller_options
+def dashboard_command(
+    job: str | None, cluster: str | None, port: int, bind: str, **flags: Any
+) -> None:
+    """Serve the page of the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
+
+    Also of one that is over. Without JOB: of your job whose chief runs on this machine. The link
+    that is printed works once, for one browser; another one follows it. Ctrl-C ends it.
+    """
+    require_server()
+    from .serving import ServedPage
+    from .watched_job import WatchedJob
+
+    asker = JobAsker(take_settings(flags), _ANSWER_S)
+    with _found(job, cluster, asker) as found, closing(WatchedJob(found, asker)) as watched:
+        try:
+            page = ServedPage(watched, asker.settings, bind, port, _say)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or is_said("port"):
+                raise ConfigurationError(
+                    f"the page cannot be served at {bind}:{port}: {error.strerror or error}"
+                ) from error
+            page = ServedPage(watched, asker.settings, bind, 0, _say)
+        page.run()
+
+
+def _say(kind: str, link: str) -> None:
+    echo(link if kind == "first" else f"a browser has opened it; for another one: {link}")
+
+
+@contextmanager
+def _found(job: str | None, cluster: str | None, asker: JobAsker) -> Iterator[FoundJob]:
+    """Find the job; one that has not ended in order, and whose chief is gone, is shown, too."""
+    if job is None:
+        yield _only_one(jobs_of_this_machine(asker))
+    elif cluster is None and Path(job).is_dir():
+        yield job_in_folder(job, asker)
+    else:
+        with found_job(job, cluster, asker) as found:
+            yield found
+
+
+def _only_one(jobs: list[FoundJob]) -> FoundJob:
+    if len(jobs) == 1:
+        return jobs[0]
+    raise ConfigurationError(
+        "you have several jobs with a chief on this machine; name one of "
+        + ", ".join(found.address for found in jobs)
+    )

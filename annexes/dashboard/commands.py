@@ -1,0 +1,3 @@
+"""The command that the page brings."""
+
+COMMANDS = {"dashboard": "annexes.dashboard.command:dashboard_command"}

@@ -1,0 +1,79 @@
+"""The history of a job as a file in its model directory: ``history.json``, put in place as a whole.
+
+The samples of one that is read are added as they are, so after a restart they are a little finer
+than they would have been.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+from ...core.checkpoint.folder import Folder
+from ...core.outside_text import read_json
+from .samples import MOST_SERIES, Samples, Stretch
+
+log = logging.getLogger(__name__)
+
+HISTORY_FILE = "history.json"
+_MOST_BYTES = 64 * 1024 * 1024
+_VERSION = 1
+
+
+def history_bytes(samples: Samples) -> bytes:
+    """Write a history."""
+    written = {"version": _VERSION, "names": samples.names, "samples": rows(samples.since())}
+    return json.dumps(written, separators=(",", ":")).encode()
+
+
+def rows(samples: Iterable[Stretch]) -> list[list[Any]]:
+    """Write samples as lists: their end, their length, and their numbers, with six digits.
+
+    None where there is none; those that are no numbers are texts, such as ``nan``: browsers read no
+    others.
+    """
+    return [
+        [round(each.at, 3), round(each.seconds, 3), *map(_written, each.numbers())]
+        for each in samples
+    ]
+
+
+def _written(value: float | None) -> float | str | None:
+    if value is None:
+        return None
+    text = f"{value:.6g}"
+    return float(text) if isfinite(value) else text
+
+
+def history_of(data: bytes) -> Samples:
+    """Read a history.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return _read(read_json(data))
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"it is no history: {error}") from error
+
+
+def _read(written: Mapping[str, Any]) -> Samples:
+    names = [str(name) for name in written["names"]][:MOST_SERIES]
+    samples = Samples()
+    for at, seconds, *values in written["samples"]:
+        pairs = zip(names, values, strict=False)
+        numbers = {name: float(value) for name, value in pairs if value is not None}
+        samples.add(float(at), float(seconds), numbers)
+    return samples
+
+
+def read_history(folder: Folder) -> Samples:
+    """Read the history of a model directory; an empty one if there is none, or it is damaged."""
+    try:
+        return history_of(folder.read(HISTORY_FILE, _MOST_BYTES))
+    except FileNotFoundError:
+        return Samples()
+    except (OSError, ValueError) as error:
+        log.warning("%s/%s is left aside: %s", folder.url, HISTORY_FILE, error)
+        return Samples()

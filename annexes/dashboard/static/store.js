@@ -1,0 +1,103 @@
+// What is known of the job: its last status, and its numbers over time. News come as server-sent
+// events; a page that has missed some asks for all of it again, so its memory is that of the server.
+
+const MOST = 3000; // samples, until the whole history is asked for again: it is coarser then
+
+export class Store extends EventTarget {
+  status = null;
+  note = "";
+  at = 0;
+  connected = false;
+  names = [];
+  samples = []; // [end, length, value or null or "NaN" by place of its name, …]
+
+  start() {
+    const news = new EventSource("/api/news");
+    news.addEventListener("open", () => {
+      this.connected = true;
+      this.load();
+    });
+    news.addEventListener("error", () => {
+      this.connected = false;
+      this.tell("job");
+      if (news.readyState === EventSource.CLOSED) setTimeout(() => this.start(), 3000);
+    });
+    news.addEventListener("job", (event) => this.hear(JSON.parse(event.data)));
+    news.addEventListener("samples", (event) => this.add(JSON.parse(event.data)));
+  }
+
+  hear({status, note, at}) {
+    Object.assign(this, {status, note, at});
+    this.tell("job");
+  }
+
+  async load() {
+    const answer = await fetch("/api/history");
+    if (!answer.ok) return;
+    const {names, samples} = await answer.json();
+    Object.assign(this, {names, samples});
+    this.tell("samples");
+  }
+
+  add({names, samples}) {
+    this.names = names;
+    const last = this.samples.at(-1)?.[0] ?? 0;
+    this.samples.push(...samples.filter(([at]) => at > last));
+    if (this.samples.length > MOST) this.load();
+    else this.tell("samples");
+  }
+
+  tell(what) {
+    this.dispatchEvent(new Event(what));
+  }
+
+  /** Times of the samples, with one more in a gap, where no line is drawn. */
+  times() {
+    const times = [];
+    this.samples.forEach(([at, seconds], place) => {
+      const before = this.samples[place - 1]?.[0];
+      if (before !== undefined && isGap(before, at, seconds)) times.push(at - seconds);
+      times.push(at);
+    });
+    return times;
+  }
+
+  /** The numbers of a name, for the times above; null where there is none, or none that is finite. */
+  series(name) {
+    const place = this.names.indexOf(name) + 2;
+    const values = [];
+    this.samples.forEach((sample, number) => {
+      const before = this.samples[number - 1]?.[0];
+      if (before !== undefined && isGap(before, sample[0], sample[1])) values.push(null);
+      const value = place > 1 ? sample[place] : null;
+      values.push(typeof value === "number" ? value : null);
+    });
+    return values;
+  }
+
+  last(name) {
+    const place = this.names.indexOf(name) + 2;
+    return place > 1 ? this.samples.at(-1)?.[place] : undefined;
+  }
+
+  /** The mean of a number over the last seconds. */
+  recent(name, seconds) {
+    const place = this.names.indexOf(name) + 2;
+    if (place < 2 || !this.samples.length) return NaN;
+    const from = this.samples.at(-1)[0] - seconds;
+    let sum = 0;
+    let length = 0;
+    for (let number = this.samples.length - 1; number >= 0; number--) {
+      const sample = this.samples[number];
+      if (sample[0] <= from) break;
+      if (typeof sample[place] !== "number") continue;
+      sum += sample[place] * sample[1];
+      length += sample[1];
+    }
+    return length ? sum / length : NaN;
+  }
+}
+
+function isGap(before, at, seconds) {
+  return at - seconds - before > Math.max(3, 2 * seconds);
+}
