@@ -11,7 +11,7 @@ from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...launch.found_job import FoundJob, JobAsker
 from ...net.auth.credentials import is_loopback
-from ...worker.lead.annex_parts import LedJob
+from ...worker.lead.companions import LedJob
 from .serving import ServedPage
 from .settings import DashboardSettings
 from .watched_job import WatchedJob
@@ -23,7 +23,7 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104 - with a certificate, or asked for
 
 
 class ChiefsPage:
-    """Serves the page. See :class:`~ropewalk.worker.lead.annex_parts.Companion`.
+    """Serves the page. See :class:`~ropewalk.worker.lead.companions.Companion`.
 
     Args:
         led: The job that is led.

@@ -73,7 +73,7 @@ def write_every_s(age_s: float) -> float:
 
 
 class HistoryKeeper:
-    """Keeps a job's history. See :class:`~ropewalk.worker.lead.annex_parts.Companion`.
+    """Keeps a job's history. See :class:`~ropewalk.worker.lead.companions.Companion`.
 
     Args:
         history: History of the job.

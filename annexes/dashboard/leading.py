@@ -1,7 +1,7 @@
 """The history of a job beside the chief's loop, and its page, if the chief is to serve it."""
 
 from ...core.checkpoint.storage import open_model_dir
-from ...worker.lead.annex_parts import Companion, LedJob
+from ...worker.lead.companions import Companion, LedJob
 from .keeping import History, HistoryKeeper
 from .settings import DashboardSettings
 

@@ -15,13 +15,13 @@ from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import environment_variables, read_environment
 from ...core.task import TaskId
 from ...server.chief.servicer import LockedJob
-from ...worker.lead.annex_parts import LedJob
+from ...worker.lead.companions import LedJob
 from .api import KubernetesApi
 from .job_end import chief_api, ends_its_job, failure_of, why_none_follows
 from .pods import why_it_fails_for_good
 from .requests import is_in_pod
+from .settings import HOLDS, STATUS_OBJECT
 from .status_record import JobEvent, JobSnapshot, events_between, is_due, record_of, view_of
-from .variables import HOLDS, STATUS_OBJECT
 
 log = logging.getLogger(__name__)
 

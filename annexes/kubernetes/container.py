@@ -56,8 +56,8 @@ from ...launch.processes.process import (
 )
 from ...worker.process.program import ERROR_COPY, read_report
 from .requests import require_client
+from .settings import ENDS_JOB, HOLDS
 from .shipped_code import enter_shipped_code
-from .variables import ENDS_JOB, HOLDS
 
 if TYPE_CHECKING:
     from ...net.sockets import HeldPort

@@ -26,8 +26,8 @@ from ...core.settings import read_environment
 from .api import KubernetesApi, connect_task
 from .pods import condition
 from .requests import ACCOUNT_FOLDER, is_in_pod
+from .settings import ENDS_JOB, HOLDS
 from .status_record import ENDED
-from .variables import ENDS_JOB, HOLDS
 
 log = logging.getLogger(__name__)
 

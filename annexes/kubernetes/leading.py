@@ -1,8 +1,8 @@
 """Kubernetes beside the chief's loop, where its pod is told to do more than run it."""
 
 from ...core.settings import read_environment
-from ...worker.lead.annex_parts import Companion, LedJob
-from .variables import ENDS_JOB, STATUS_OBJECT
+from ...worker.lead.companions import Companion, LedJob
+from .settings import ENDS_JOB, STATUS_OBJECT
 
 
 def companions(led: LedJob) -> list[Companion]:

@@ -1,10 +1,20 @@
-"""Setting of a task in a container."""
+"""Setting of a task in a container, and variables by which a pod of a job is told its part."""
 
 from typing import Annotated
 
 from pydantic import Field
 
 from ...core.setting_groups import Decided, SettingsGroup
+
+ENDS_JOB = "ROPEWALK_ENDS_JOB"
+"""Variable by which a container ends what is left of its job; any text: when it is over."""
+
+HOLDS = "ROPEWALK_HOLDS"
+"""Variable of containers whose pods a StatefulSet makes, which starts each again that ends: they
+stay when their part is over."""
+
+STATUS_OBJECT = "ROPEWALK_STATUS_OBJECT"
+"""Variable with the name of the ConfigMap to which the chief writes the job's state."""
 
 
 class ContainerSettings(SettingsGroup, after="job_id"):

@@ -16,7 +16,7 @@ from ...core.errors import ConfigurationError
 from ..jobfile.model import JobFile
 from .job_end import FAILURES, INCOMPLETE
 from .names import STATUS, Form, document, from_field, status_object, workload
-from .variables import ENDS_JOB
+from .settings import ENDS_JOB
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, Phase
 from ...core.wire.cut_marks import Marks
 from ...server.chief.servicer import LockedJob
-from ...worker.lead.annex_parts import Led
+from ...worker.lead.leadership import Led
 from . import decisions
 from .chief_part import JobCuts
 from .decisions import CutPhase, JobCut

@@ -1,7 +1,7 @@
 """Making what keeps the shares of a job led and followed, from the chief's settings."""
 
 from ...core.errors import ConfigurationError
-from ...worker.lead.annex_parts import LedServers, ShareLeadership
+from ...worker.lead.leadership import LedServers, ShareLeadership
 from .settings import BalanceSettings
 from .share_keeper import ShareKeeper
 

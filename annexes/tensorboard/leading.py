@@ -1,6 +1,6 @@
 """The job's own numbers, beside the chief's loop."""
 
-from ...worker.lead.annex_parts import Companion, LedJob
+from ...worker.lead.companions import Companion, LedJob
 from .settings import TensorBoardSettings
 
 

@@ -1,4 +1,4 @@
-"""The tasks of a local cluster, and where they serve."""
+"""The tasks of a local cluster: how many, as it begins and later, and where they serve."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...cluster.resolvers.tf_config import write_tf_config
 from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.supervision.decisions import TaskRun
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ...net.this_machine import free_ports
@@ -77,6 +78,54 @@ class LocalRoles:
         serving = [task for task in self.tasks() if task.type != EVALUATOR]
         ports = free_ports(len(serving))
         return {task: f"127.0.0.1:{port}" for task, port in zip(serving, ports, strict=True)}
+
+
+@dataclass(slots=True)
+class Scaling:
+    """Number of ps that a job is to have, and those that were asked to leave for it. Pure.
+
+    Attributes:
+        count: Number of ps that the job is to have.
+        sent_away: Ps that were asked to leave; none of them is started again.
+    """
+
+    count: int
+    sent_away: set[TaskId] = field(default_factory=set)
+
+    def to(self, wanted: int) -> str:
+        """Change the number; what to say about that, or nothing."""
+        if wanted == self.count:
+            return ""
+        text, self.count = f"{self.count} → {wanted} ps", wanted
+        return text
+
+    def to_start(self, runs: Mapping[TaskId, TaskRun], known_s: float) -> list[TaskId]:
+        """Choose the ps to start: those that never were, and those that have left.
+
+        Args:
+            runs: The tasks of the job.
+            known_s: Time at which the job was last known to go on, by the clock of
+                ``time.monotonic``; 0: it is over. A ps that has ended since may have ended with it.
+        """
+        tasks = [TaskId(PS, index) for index in range(self.count)]
+        chosen = [task for task in tasks if _is_missing(runs.get(task), known_s)]
+        self.sent_away.difference_update(chosen)
+        return chosen
+
+    def to_send_away(self, runs: Mapping[TaskId, TaskRun]) -> list[TaskId]:
+        """Choose the ps that are to leave: they hand over what they have."""
+        extra = [
+            task
+            for task, run in runs.items()
+            if task.type == PS and task.index >= self.count and not run.has_ended
+        ]
+        chosen = [task for task in extra if task not in self.sent_away]
+        self.sent_away.update(chosen)
+        return chosen
+
+
+def _is_missing(run: TaskRun | None, known_s: float) -> bool:
+    return run is None or (run.ended is not None and known_s > run.ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ from ...worker.process.program import Program
 from ...worker.process.surroundings import check_limits
 from ..processes.executor import Executor, Work
 from ..processes.process import Exit, new_line_queue, on_interrupts
-from .cluster import LocalRoles, RoleExtras, tf_config
-from .policy import Scaling, local_policy
+from .cluster import LocalRoles, RoleExtras, Scaling, tf_config
+from .policy import local_policy
 from .result import LocalResult, read_result, show_result
 from .tasks import LocalTasks
 from .watch import Speed, StatusWatch

@@ -7,18 +7,83 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...client.ps.control import PsControl
+from ...core import annexes
 from ...core.checkpoint import CheckpointReader, Manifest
 from ...core.checkpoint.folder import Folder
-from ...core.checkpoint.manifest import SavedPart, manifest_of_parts
+from ...core.checkpoint.manifest import CutRecord, SavedPart, manifest_of_parts
 from ...core.checkpoint.storage import probe_name
-from ...core.errors import CutVoidError, MovedError, StorageError
-from ...core.task import TaskId
+from ...core.errors import CutVoidError, MovedError, RopewalkError, StorageError
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
+from ...core.wire.cut_marks import Marks
 from ...distribute.job_snapshots import JobSnapshots, Snapshot
 from ...distribute.saved_variables import write_values
-from .annex_parts import Moments, TakenMoment
+from ...server.chief.servicer import LockedJob
+from .leadership import Led
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 _TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
+
+
+# -- Moments of all ps, of which a checkpoint has the values, as an annex takes them -----------
+# Without that annex the ps save what they have, one after the other.
+
+
+class TakenMoment(Protocol):
+    """A moment that all ps have.
+
+    Attributes:
+        number: Number of the moment.
+        global_step: The global step then.
+        led: The shares that it is of, and who has their values.
+    """
+
+    number: int
+    global_step: int
+    led: Led
+
+    @property
+    def pushes(self) -> Marks:
+        """Each worker's mark on the first share; its pushes are the same on all."""
+
+    def record(self) -> CutRecord:
+        """Make the record of it for a manifest."""
+
+
+class Moments(Protocol):
+    """Takes moments of all ps. Used by one thread at a time."""
+
+    def take(self, *, with_slots: bool, may_be_base: bool = False) -> TakenMoment:
+        """Take a moment.
+
+        Raises:
+            CutVoidError: It could not be taken.
+        """
+
+    def release(self, cut: TakenMoment) -> None:
+        """Have the ps keep nothing of a moment any more."""
+
+    def warn(self, error: RopewalkError) -> None:
+        """Log why there is none."""
+
+
+def moments_of(
+    locked_job: LockedJob, who: Incarnation, leaders: Callable[[], Led], settings: Settings
+) -> Moments | None:
+    """Make what takes moments; None: no annex does.
+
+    Args:
+        locked_job: The job.
+        who: The task that leads it.
+        leaders: Returns each share with the ps that leads it.
+        settings: Settings of the chief.
+    """
+    makers = [module.moments for module in annexes.at("taking_moments")]
+    taken: Moments | None = makers[0](locked_job, who, leaders, settings) if makers else None
+    return taken
+
+
+# -- The values themselves: shards that ps write, or a synchronous program's variables ---------
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, State, TaskId
 from ...net.sockets import is_refused
 from ...server.chief.servicer import LockedJob
-from .annex_parts import Companions, ShareLeadership
+from .companions import Companions
 from .job_saver import JobSaver
+from .leadership import ShareLeadership
 
 log = logging.getLogger(__name__)
 

@@ -18,18 +18,13 @@ from ...core.task import Incarnation, Phase, TaskId
 from ...net.this_machine import ChiefAnnouncement
 from ...server.chief.servicer import LockedJob
 from ..data_plane.plane import DataPlane
-from .annex_parts import (
-    LedJob,
-    LedServers,
-    companions_of,
-    leadership_of,
-    moments_of,
-)
-from .checkpoint_sources import CheckpointSource, PsShards, source_of
+from .checkpoint_sources import CheckpointSource, PsShards, moments_of, source_of
 from .checkpointer import Checkpointer
 from .chief_loop import ChiefLoop
+from .companions import LedJob, companions_of
 from .job_identity import KnownJob
 from .job_saver import JobSaver
+from .leadership import LedServers, leadership_of
 from .status import write_status
 
 if TYPE_CHECKING:

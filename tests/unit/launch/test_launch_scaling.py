@@ -3,7 +3,7 @@
 from ropewalk.cluster.spec import PS
 from ropewalk.cluster.supervision.decisions import TaskRun
 from ropewalk.core.task import TaskId
-from ropewalk.launch.local.policy import Scaling
+from ropewalk.launch.local.cluster import Scaling
 
 PS0, PS1, PS2 = (TaskId(PS, index) for index in range(3))
 

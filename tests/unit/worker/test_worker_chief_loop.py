@@ -16,10 +16,11 @@ from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, Outcome, Phase, TaskId
 from ropewalk.server.chief.servicer import LockedJob
-from ropewalk.worker.lead.annex_parts import Companions, OwnShares, ShareLeadership
 from ropewalk.worker.lead.checkpointer import Checkpointer
 from ropewalk.worker.lead.chief_loop import ChiefLoop
+from ropewalk.worker.lead.companions import Companions
 from ropewalk.worker.lead.job_saver import JobSaver
+from ropewalk.worker.lead.leadership import OwnShares, ShareLeadership
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
