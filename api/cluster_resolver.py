@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from ..annexes.kubernetes.resolver import KubernetesClusterResolver, KubernetesExecutableLocation
 from ..cluster.resolvers.resolver import (
     ClusterResolver,
     SimpleClusterResolver,
@@ -35,11 +34,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ..annexes.jax_bridge.tpu_resolver import TPUClusterResolver
+    from ..annexes.kubernetes.resolver import (
+        KubernetesClusterResolver,
+        KubernetesExecutableLocation,
+    )
 
     __all__ += ["TPUClusterResolver"]
 else:
     __getattr__ = public_getattr(
         "ropewalk.distribute.cluster_resolver",
         globals(),
-        later={"TPUClusterResolver": "annexes.jax_bridge.tpu_resolver:TPUClusterResolver"},
+        later={
+            "KubernetesClusterResolver": "annexes.kubernetes.resolver:KubernetesClusterResolver",
+            "KubernetesExecutableLocation": (
+                "annexes.kubernetes.resolver:KubernetesExecutableLocation"
+            ),
+            "TPUClusterResolver": "annexes.jax_bridge.tpu_resolver:TPUClusterResolver",
+        },
     )

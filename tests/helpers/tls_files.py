@@ -1,34 +1,103 @@
-"""Certificates of tests: one CA for a run, and files of tasks beside it.
+"""Certificates of tests: one CA for a run, and files of tasks beside it."""
 
-Tests that need one are skipped where the annex that makes them was taken out.
-"""
-
+import ipaddress
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from ropewalk.cluster.access import Principal
 from ropewalk.core.settings import Settings
 
-if TYPE_CHECKING:
-    from ropewalk.annexes.certificates.command import Authority, Issued
-
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
-def _annex() -> Any:
-    return pytest.importorskip("ropewalk.annexes.certificates.command")
+@dataclass(frozen=True)
+class Issued:
+    """A certificate and its key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """A CA."""
+
+    def __init__(self, name: str) -> None:
+        self._name = _name(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        issuer = x509.BasicConstraints(ca=True, path_length=0)
+        usage = _usage(signs=True)
+        now, ours = datetime.now(UTC), self._key.public_key()
+        self.pem = self._sign(self._name, ours, now, 30, issuer, usage)
+
+    def issue(
+        self, who: Principal, hosts: tuple[str, ...], begins: datetime, days: float
+    ) -> Issued:
+        """A certificate for both sides of a connection."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [x509.UniformResourceIdentifier(who.uri()), *map(_host, hosts)]
+        made = self._sign(
+            _name(who.path.replace("/", " ")), key.public_key(), begins, days,
+            x509.BasicConstraints(ca=False, path_length=None), _usage(signs=False),
+            x509.SubjectAlternativeName(names),
+        )  # fmt: skip
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return Issued(made, secret)
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, begins: datetime, days: float,
+        constraints: x509.BasicConstraints, usage: x509.KeyUsage, *others: x509.ExtensionType,
+    ) -> bytes:  # fmt: skip
+        ends = begins + timedelta(days=days)
+        made = (
+            x509.CertificateBuilder(self._name, subject, key, x509.random_serial_number())
+            .not_valid_before(min(begins, ends) - timedelta(minutes=5))
+            .not_valid_after(ends)
+            .add_extension(constraints, critical=True)
+            .add_extension(usage, critical=True)
+        )
+        ours = self._key.public_key()
+        for extension in (
+            x509.SubjectKeyIdentifier.from_public_key(key),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ours),
+            *others,
+        ):
+            made = made.add_extension(extension, critical=False)
+        return made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=signs, crl_sign=signs,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
 
 
 @cache
-def authority(name: str = "test CA") -> "Authority":
+def authority(name: str = "test CA") -> Authority:
     """The CA of this name."""
-    made: Authority = _annex().make_authority(30, name=name)
-    return made
+    return Authority(name)
 
 
 def issued(
@@ -40,15 +109,13 @@ def issued(
     begins_in_days: float = 0.0,
     days: float = 1.0,
     job: str = "",
-) -> "Issued":
+) -> Issued:
     """A certificate of a task. It began or begins so many days from now."""
     begins = datetime.now(UTC) + timedelta(days=begins_in_days)
-    who = Principal(role, job, index)
-    made: Issued = _annex().issue(authority(ca), who, hosts, days, now=begins)
-    return made
+    return authority(ca).issue(Principal(role, job, index), hosts, begins, days)
 
 
-def write(folder: Path, files: "Issued", ca: str = "test CA") -> dict[str, Any]:
+def write(folder: Path, files: Issued, ca: str = "test CA") -> dict[str, Any]:
     """Write certificate, key and CA; the settings that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tls.crt").write_bytes(files.certificate)

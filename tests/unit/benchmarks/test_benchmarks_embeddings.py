@@ -7,6 +7,8 @@ from benchmarks import embedding_steps
 from benchmarks.compare import Outcome
 from rich.table import Table
 
+pytestmark = pytest.mark.annex("embedding")
+
 OURS = {"dense, shm": 0.005, "growing, tcp": 0.04}
 
 

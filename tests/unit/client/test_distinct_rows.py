@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.annexes.embedding.options import TableOptions
 from ropewalk.client.ps.definer import PlacedVariable
 from ropewalk.client.ps.distinct_rows import DistinctRowsCache
 from ropewalk.core.arrays.buffers import BufferPools
@@ -27,7 +26,11 @@ def ids_of(*numbers: int) -> Array:
 def variable(
     name: str = "table", num_rows: int = ROWS, *, num_ps: int = 1, grows: bool = False
 ) -> PlacedVariable:
-    options = TableOptions(SGD()) if grows else None
+    options = None
+    if grows:
+        from ropewalk.annexes.embedding.options import TableOptions
+
+        options = TableOptions(SGD())
     definition = VariableDefinition(name, (num_rows, 2), np.dtype("f4"), table=options)
     each = num_rows // num_ps
     shards = [
@@ -108,6 +111,7 @@ def test_rows_that_somebody_keeps_do_not_change_when_their_memory_would_be_used_
         np.testing.assert_array_equal(found.inverse, inverse)
 
 
+@pytest.mark.annex("embedding")
 @settings(deadline=None)
 @given(
     keys=st.lists(st.lists(st.integers(-4, 4), max_size=20), min_size=1, max_size=4),
@@ -129,6 +133,7 @@ def test_keys_of_several_tables_are_sorted_out_together(keys: list[list[int]], n
         assert cache.of(table, ids_of(*own)) is each
 
 
+@pytest.mark.annex("embedding")
 def test_only_tables_whose_keys_changed_are_sorted_out_again() -> None:
     cache, tables = DistinctRowsCache(WHO), [variable(f"t{i}", grows=True) for i in range(3)]
     first = cache.of_all([(table, ids_of(5, 6)) for table in tables])

@@ -6,29 +6,12 @@ import pytest
 
 import ropewalk as rw
 from ropewalk.cluster.spec import ClusterSpec
-from ropewalk.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from ropewalk.distribute import ParameterServerStrategy
 from ropewalk.distribute.cluster_resolver import SimpleClusterResolver
 
 
 def _resolver(jobs: dict[str, Any], index: int = 0, **options: Any) -> SimpleClusterResolver:
     return SimpleClusterResolver(ClusterSpec(jobs), "", "worker", index, **options)
-
-
-@pytest.mark.parametrize(
-    ("jobs", "index"),
-    [
-        pytest.param({"worker": {2: "a:1"}}, 2, id="only itself"),
-        pytest.param({"worker": {0: "a:1", 2: "b:1"}}, 2, id="with a gap"),
-    ],
-)
-def test_workers_in_sync_need_to_know_all_of_them(jobs: dict[str, Any], index: int) -> None:
-    with pytest.raises(ValueError, match=r"dynamic job and lists only a part of the workers"):
-        MultiWorkerMirroredStrategy(_resolver(jobs, index, dynamic=True))
-
-
-def test_a_ps_among_workers_in_sync_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="no use for parameter servers"):
-        MultiWorkerMirroredStrategy(_resolver({"worker": ["a:1"], "ps": ["b:1"]}))
 
 
 def test_a_task_that_the_cluster_does_not_have_is_a_value_error() -> None:
