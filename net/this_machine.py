@@ -27,23 +27,29 @@ _RESERVED_FILES = 128  # for checkpoints, logs, shared memory and connections of
 _CHIEF = "ropewalk-chief"
 _UNIX_NAMES = Path("/proc/net/unix")
 
-_reserved: deque[socket.socket] = deque()
+_reserved: deque[int] = deque()  # descriptors, which the end of the process closes
 _reserving = threading.Lock()
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, *, begin: int | None = None) -> list[int]:
     """Free ports outside the range from which the system takes ports of outgoing connections.
 
     No other process of this machine gets one of these ports from here as long as this process lives
     and has asked for no more than 64 others. Thread-safe.
 
+    Args:
+        count: How many.
+        begin: Number, in the range, with which the search begins. None: each process and moment has
+            another one.
+
     Raises:
         AddressInUseError: There are not so many.
     """
-    start = (os.getpid() * 37 + time.time_ns() // 1000) % 10_000
+    if begin is None:
+        begin = (os.getpid() * 37 + time.time_ns() // 1000) % 10_000
     ports: list[int] = []
     for offset in range(_PORTS):
-        port = _FIRST + (start + offset) % _PORTS
+        port = _FIRST + (begin + offset) % _PORTS
         if not _reserve(port):
             continue
         ports.append(port)
@@ -63,9 +69,9 @@ def _reserve(port: int) -> bool:
         reservation.close()
         return False
     with _reserving:
-        _reserved.append(reservation)
+        _reserved.append(reservation.detach())
         if len(_reserved) > _MAX_RESERVED_PORTS:
-            _reserved.popleft().close()
+            os.close(_reserved.popleft())
     return True
 
 
