@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -374,7 +374,7 @@ def show(document: Json, console: Console) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure everything, print the table, optionally write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
@@ -383,7 +383,7 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="the peers' cases, with commas; default: all")
     parser.add_argument("--budget-s", type=float, default=4.0, help="the peers' time for one case")
     parser.add_argument("--peers-python", type=Path, default=PEERS_PYTHON)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     console = Console(width=max(110, Console().width))
     if arguments.show:
         show(json.loads(arguments.show.read_text()), console)

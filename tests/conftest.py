@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from helpers import ambient, failures, gpus, processes, tools
+from helpers.calls import Calls
 from helpers.fork_server import FORKING
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
@@ -237,6 +238,12 @@ def restored_logger() -> Iterator[logging.Logger]:
 
 
 @pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What becomes of calls of functions and methods, until the end of a test."""
+    return Calls(monkeypatch)
+
+
+@pytest.fixture
 def wait_until() -> Callable[..., None]:
     """``wait_until(condition, timeout_s, what)``: poll, bounded; fails the test at the end."""
     return wait_until_true
@@ -348,9 +355,16 @@ def write_program(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpus_seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes the machine look as if it had so many GPUs; nothing may be done on them."""
+    place = "ropewalk.distribute.base.devices.count_gpus"
+    return lambda count: monkeypatch.setattr(place, lambda: count)
+
+
+@pytest.fixture
+def no_gpus(gpus_seen: Callable[[int], None]) -> None:
     """A machine without a GPU."""
-    monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: 0)
+    gpus_seen(0)
 
 
 @pytest.fixture

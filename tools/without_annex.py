@@ -40,20 +40,23 @@ def annexes() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "annexes").glob("*/__init__.py"))
 
 
-def copy_without(annex: str, to: Path, root: Path = ROOT) -> list[str]:
-    """Copy the files that git knows, but for an annex, those that import it, and their tests.
+def copy_without(
+    annex: str, to: Path, root: Path = ROOT, files: Iterable[Path] | None = None
+) -> list[str]:
+    """Copy files, but for an annex, those that import it, and their tests.
 
     Args:
         annex: Name of the annex.
         to: Folder for the copy.
         root: Tree to copy.
+        files: Files of the tree; None: those that git knows.
 
     Returns:
         Names of the annexes that the copy lacks.
     """
     gone = [annex, *builds_on(annex, root / "annexes")]
     left_out = {Path(path) for name in gone for path in places(name)}
-    for file in _tracked(root):
+    for file in _tracked(root) if files is None else files:
         if not left_out & {file, *file.parents}:
             (to / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / file, to / file, follow_symlinks=False)

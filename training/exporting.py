@@ -177,20 +177,25 @@ def _of_memory(values: Mapping[str, Any]) -> _ExportSource:
         TensorSpec(name, tuple(array.shape), np.dtype(array.dtype))
         for name, array in arrays.items()
     ]
-    return _ExportSource(specs, lambda name: _parts_of(arrays[name]), writes)
+    return _ExportSource(specs, lambda name: parts_of(arrays[name]), writes)
 
 
-def _parts_of(value: Any) -> Iterator[memoryview]:
-    """Yield a value's bytes; of a large variable some rows at a time."""
+def parts_of(value: Any, most_bytes: int = _BLOCK_BYTES) -> Iterator[memoryview]:
+    """Yield a value's bytes; of a large variable some rows at a time.
+
+    Args:
+        value: Variable or array.
+        most_bytes: Size of a part, if a row is not larger.
+    """
     if not isinstance(value, Variable):
         yield as_bytes(np.ascontiguousarray(value))
         return
     size = int(np.prod(value.shape)) * value.dtype.itemsize
     rows = num_rows(tuple(value.shape))
-    if size <= _BLOCK_BYTES or len(value.shape) < 1:
+    if size <= most_bytes or len(value.shape) < 1:
         yield as_bytes(np.ascontiguousarray(to_host(value.read_value())))
         return
-    step = max(1, rows * _BLOCK_BYTES // size)
+    step = max(1, rows * most_bytes // size)
     for first in range(0, rows, step):
         block = value.sparse_read(np.arange(first, min(first + step, rows)))
         yield as_bytes(np.ascontiguousarray(to_host(block)))

@@ -73,7 +73,7 @@ def job_schema() -> dict[str, Any]:
     schema = JobFile.model_json_schema()
     parts = schema["$defs"]
     for name in SAID_ELSEWHERE:
-        parts["JobSettings"]["properties"].pop(name)
+        parts["JobSettings"]["properties"].pop(name, None)  # of an annex that is not here
     for part in (schema, *parts.values()):
         for name, field in part.get("properties", {}).items():
             if name in _TEXTS:

@@ -29,7 +29,6 @@ FIELD_MANAGER = "ropewalk"
 _ANSWER_S, _TASKS_ANSWER_S = 30.0, 3.0
 _QUIET_S = 300.0  # a task that says nothing is no dead connection: asked again after that
 _LATE_S = 10.0  # after which a watch that the server should have ended counts as dead
-_PAGE = 500
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _PLACES = {
     "ConfigMap": ("api/v1", "configmaps"),
@@ -140,6 +139,7 @@ class KubernetesApi:
         manager: Field manager of what is written.
         is_task: Whether a task of a job asks: it is answered in a few seconds, or tries again
             itself.
+        page: Objects that are asked for at once.
 
     Attributes:
         namespace: The namespace.
@@ -156,8 +156,10 @@ class KubernetesApi:
         context: str = "",
         manager: str = FIELD_MANAGER,
         is_task: bool = False,
+        page: int = 500,
     ) -> None:
         self.namespace = namespace
+        self._page = page
         host = str(api_client.configuration.host or "")
         self.where = Where(namespace, host, context, is_task=is_task)
         self.clock = clock or SystemClock()
@@ -282,7 +284,7 @@ class KubernetesApi:
         while True:
             asked = {"label_selector": selector or None, "_continue": more or None}
             try:
-                page = self._requests.json("get", path, limit=_PAGE, **asked)
+                page = self._requests.json("get", path, limit=self._page, **asked)
             except RefusedRequestError as error:
                 if error.refusal.is_gone and more:  # the pages have become too old
                     more, items = "", []

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import IO, Protocol
 
@@ -136,7 +136,6 @@ class _Parts:
 
 _dropped = RareLog(log)
 
-_ROOM_S = 1.0  # a burst, such as a histogram of every variable, is written in this time
 _FLUSH_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
 _MAX_BYTES = 64 * 1024 * 1024
 _open: "weakref.WeakSet[EventWriter]" = weakref.WeakSet()
@@ -153,6 +152,9 @@ class EventWriter:
         max_queue: Maximal number of waiting events.
         flush_s: Longest time until a written event is in the file. Unit: seconds.
         suffix: Suffix of the file's name.
+        room_s: Time in which a burst, such as a histogram of every variable, is written: so long a
+            program waits before an event is dropped. Unit: seconds.
+        open_file: Opens the file.
 
     Attributes:
         dropped: Number of events dropped because the queue was full.
@@ -163,12 +165,21 @@ class EventWriter:
     """
 
     def __init__(
-        self, logdir: str, *, max_queue: int = 1000, flush_s: float = 2.0, suffix: str = ""
+        self,
+        logdir: str,
+        *,
+        max_queue: int = 1000,
+        flush_s: float = 2.0,
+        suffix: str = "",
+        room_s: float = 1.0,
+        open_file: Callable[[str, str], EventFile] = open_event_file,
     ) -> None:
         self.logdir = logdir
         self._max_queue = max_queue
         self._flush_s = flush_s
         self._suffix = suffix
+        self._room_s = room_s
+        self._open_file = open_file
         self.dropped = 0
         self._begin()
         if not _open:
@@ -184,7 +195,7 @@ class EventWriter:
         self._closing = False
         self._error: RopewalkError | None = None
         try:
-            file = open_event_file(self.logdir, self._suffix)
+            file = self._open_file(self.logdir, self._suffix)
         except OSError as error:
             raise self._storage_error(error) from error
         self._thread = new_thread(
@@ -199,7 +210,7 @@ class EventWriter:
         with self._changed:
             if self._is_full and not self._error and not self._closing:
                 self._changed.wait_for(
-                    lambda: not self._is_full or self._error or self._closing, _ROOM_S
+                    lambda: not self._is_full or self._error or self._closing, self._room_s
                 )
             if self._is_full or self._error or self._closing:
                 self.dropped += 1

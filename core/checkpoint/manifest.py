@@ -224,20 +224,24 @@ class Manifest(_Record):
         return self
 
 
-def manifest_bytes(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: Manifest, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes:
     """Write a manifest as it is stored: JSON, the digest first.
+
+    Args:
+        manifest: The manifest.
+        most_bytes: Size up to which it is read back.
 
     Raises:
         LimitExceededError: It is larger than is read back.
     """
     rest = manifest.model_dump_json(indent=1).encode()[1:]  # after the brace
-    if len(rest) + _HEAD_BYTES > MAX_MANIFEST_BYTES:
+    if len(rest) + _HEAD_BYTES > most_bytes:
         raise LimitExceededError(
             f"a checkpoint of {len(manifest.tensors)} pieces has a manifest of {len(rest)} bytes, "
-            f"at most {MAX_MANIFEST_BYTES} are read back: have fewer and larger variables, or "
+            f"at most {most_bytes} are read back: have fewer and larger variables, or "
             "fewer ps",
             value=len(rest),
-            limit=MAX_MANIFEST_BYTES,
+            limit=most_bytes,
         )
     return _BEGINS + digest(rest).encode() + _THEN + rest
 

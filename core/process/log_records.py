@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from .events import event
@@ -21,12 +21,20 @@ class RareLog:
         log: Logger of the warnings.
         period_s: Unit: seconds.
         most: Lines in a period.
+        now: Tells the time. Unit: seconds.
     """
 
-    def __init__(self, log: logging.Logger, period_s: float = _PERIOD_S, most: int = 1) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        period_s: float = _PERIOD_S,
+        most: int = 1,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._log = log
         self._period_s = period_s
         self._most = most
+        self._time = now
         self._lock = threading.Lock()
         self._next = 0.0
         self._left = 0
@@ -56,7 +64,7 @@ class RareLog:
         fields: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         with self._lock:
-            now = time.monotonic()
+            now = self._time()
             if now >= self._next:
                 self._next, self._left = now + self._period_s, self._most
             if not self._left:

@@ -133,9 +133,12 @@ def _require_annex(annex: str, use: str) -> None:
 
 
 def _follow_keras() -> None:
-    from .annexes.keras_bridge.scoping import follow_scopes
+    from .core import annexes
 
-    follow_scopes()
+    if "keras_bridge" in annexes.installed():
+        from .annexes.keras_bridge.scoping import follow_scopes
+
+        follow_scopes()
 
 
 def _follow_torch() -> None:

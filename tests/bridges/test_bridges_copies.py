@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.sharded import through_a_session
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.remote_ps import RemotePs
@@ -93,7 +94,7 @@ def test_no_copy_is_made_of_a_dense_gradient_but_the_one_into_the_session(
     place: str,
     make: Callable[[Any], Any],
     request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     strategy = request.getfixturevalue(place)
     backward, update = make(strategy)
@@ -102,14 +103,12 @@ def test_no_copy_is_made_of_a_dense_gradient_but_the_one_into_the_session(
         backward()
         update()
     handed_over: dict[str, int] = {}
-    begin = session.begin
 
-    def spy(step: Step) -> Any:
+    def note(step: Step) -> None:
         values = step.writes[0].values
         handed_over.update({name: np.asarray(v).ctypes.data for name, v in values.items()})
-        return begin(step)
 
-    monkeypatch.setattr(session, "begin", spy)
+    calls.before(session, "begin", note)
     tracemalloc.start()
     try:
         for _ in range(3):

@@ -57,7 +57,12 @@ if unavailable():
     del WAYS["shm"]
 every_way = pytest.mark.parametrize("way", list(WAYS))
 remote_way = pytest.mark.parametrize("way", ["tcp", "grpc"])
-NO_CHECK = "ropewalk.net.auth.tls_files._try_out"  # of one's own certificate, when it is read
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """``unchecked()``: from now on one's own certificate is not tried out when it is read."""
+    return lambda: monkeypatch.setattr("ropewalk.net.auth.tls_files._try_out", lambda *_: None)
 
 
 class Server:
@@ -213,14 +218,14 @@ def test_in_token_mode_the_server_alone_shows_a_certificate(
 )
 def test_a_server_whose_certificate_does_not_count_is_refused(
     serve: Callable[..., Server],
-    monkeypatch: pytest.MonkeyPatch,
+    unchecked: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
     way: str,
     certificate: dict[str, Any],
     says: list[str],
 ) -> None:
-    monkeypatch.setattr(NO_CHECK, lambda *_: None)
+    unchecked()
     server = serve(Settings(**write(tmp_path, issued(**certificate))))
     error = failure_of(server, with_tls(Settings(), "worker", 3), way)
     assert type(error) is UnauthenticatedError
@@ -243,7 +248,7 @@ def test_a_server_whose_certificate_does_not_count_is_refused(
 )
 def test_a_client_whose_certificate_does_not_count_is_told(
     serve: Callable[..., Server],
-    monkeypatch: pytest.MonkeyPatch,
+    unchecked: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
     way: str,
@@ -255,7 +260,7 @@ def test_a_client_whose_certificate_does_not_count_is_told(
     if certificate is None:
         settings = Settings(tls_ca=tls_settings()["tls_ca"])
     else:
-        monkeypatch.setattr(NO_CHECK, lambda *_: None)
+        unchecked()
         settings = Settings(**write(tmp_path, issued("worker", 3, **certificate)))
     error = failure_of(server, settings, way)
     assert type(error) is UnauthenticatedError
@@ -266,11 +271,9 @@ def test_a_client_whose_certificate_does_not_count_is_told(
 
 @remote_way
 def test_a_certificate_that_names_nobody_of_ours_is_refused_by_its_names(
-    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    serve: Callable[..., Server], tmp_path: Path, way: str
 ) -> None:
-    monkeypatch.setattr(Principal, "uri", lambda self: "spiffe://prod/ns/x/sa/y")
-    stranger = issued("worker", 3)
-    monkeypatch.undo()
+    stranger = issued("worker", 3, uri="spiffe://prod/ns/x/sa/y")
     server = serve()
     error = failure_of(server, Settings(**write(tmp_path, stranger)), way)
     assert type(error) is UnauthenticatedError

@@ -5,8 +5,9 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -32,10 +33,20 @@ RULE, OPTIMIZER, LAUNCHER = (
 
 
 @pytest.fixture
-def signum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[UpdateRule]]:
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], None]:
+    """Makes files of the test's folder modules of a package."""
+
+    def lie_in(package: ModuleType) -> None:
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+
+    return lie_in
+
+
+@pytest.fixture
+def signum(tmp_path: Path, beside: Callable[[ModuleType], None]) -> Iterator[type[UpdateRule]]:
     """The example's file, as if it lay in ``core/rules/built_in``."""
     (tmp_path / "signum.py").write_text(RULE)
-    monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path)])
+    beside(folder)
     yield built_in("Signum")
     del sys.modules[f"{folder.__name__}.signum"]
 
@@ -67,11 +78,13 @@ def test_the_optimizer_constructs_it(signum: type[UpdateRule]) -> None:
 
 
 @pytest.mark.annex("jobfile")
-def test_a_file_and_a_line_make_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_a_line_make_a_launcher(
+    tmp_path: Path, beside: Callable[[ModuleType], None]
+) -> None:
     from ropewalk.annexes import jobfile
 
     (tmp_path / "tmux.py").write_text(LAUNCHER)
-    monkeypatch.setattr(jobfile, "__path__", [*jobfile.__path__, str(tmp_path)])
+    beside(jobfile)
     (line,) = re.findall(r'`"tmux": "(.*)"`', PAGE)
     group = LazyGroup(members={"tmux": line})
     (tmp_path / "job.yaml").write_text(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import ropewalk
+from helpers.calls import Calls
 from ropewalk.core.checkpoint import latest_checkpoint, list_checkpoints
 from ropewalk.core.checkpoint.folder import Folder
 from ropewalk.core.checkpoint.storage import storage_error
@@ -386,13 +387,11 @@ def test_a_model_directory_that_is_a_file_is_refused_before_training(
     assert len(result.stderr.splitlines()) <= 5, result.stderr
 
 
-def test_a_ps_that_cannot_write_is_named_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ps_that_cannot_write_is_named_before_training(tmp_path: Path, calls: Calls) -> None:
     def refuse(folder: Folder, probe: str, writer: str) -> None:
         raise storage_error(OSError(errno.EACCES, ""), folder.url, writer)
 
-    monkeypatch.setattr(servicer, "write_probe", refuse)
+    calls.before(servicer, "write_probe", refuse)
     ran: list[bool] = []
     words = r"^/job:ps/task:0 cannot write to .*permission denied"
     with (

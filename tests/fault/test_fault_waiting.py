@@ -55,6 +55,7 @@ def cluster_of(*roles: str) -> dict[str, list[str]]:
             "join_timeout_s",
             140,
             id="synchronous worker alone",
+            marks=pytest.mark.annex("ring"),
         ),
         pytest.param(
             ["chief", "ps"], ["evaluator", 0], "a new checkpoint in .*", "idle_timeout_s", 138, id="evaluator"
@@ -92,9 +93,9 @@ def test_a_task_that_waits_alone_says_for_whom(
 
 
 def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, restored_logger: logging.Logger
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("ropewalk"), "propagate", True)
+    restored_logger.propagate = True
 
     failed = threading.Event()
 

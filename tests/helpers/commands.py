@@ -28,6 +28,8 @@ def command_case(command: Sequence[str], *values: Any, name: str) -> Any:
     needed = {_BROUGHT_BY[command[0]]} if command[0] in _BROUGHT_BY else set[str]()
     if "--supervise" in command:  # a container's setting
         needed.add("kubernetes")
-    if "--cluster" in command and command[0] in ("status", "scale"):
+    on_standing = "--cluster" in command and command[0] in ("status", "scale")
+    of_service = not {"--max-jobs", "--max-node-tasks"}.isdisjoint(command)
+    if on_standing or of_service or (command[0] == "ps" and "--standalone" in command):
         needed.add("service")
     return pytest.param(*values, id=name, marks=[pytest.mark.annex(*needed)] if needed else ())

@@ -1,7 +1,10 @@
 """Jobs that train while something else happens, and know at their end that nothing was lost."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+
+from ropewalk.core import annexes
 
 from .clusters import HandStarted, tf_configs
 from .fuzzing import Port
@@ -53,7 +56,7 @@ print("steps", steps)
 
 
 class Live:
-    """A job with a chief, a worker and a ps, and one of two synchronous workers.
+    """A job with a chief, a worker and a ps; one of two synchronous workers, where the annex is.
 
     Args:
         folder: Where they run.
@@ -63,21 +66,25 @@ class Live:
     def __init__(self, folder: Path, **environment: str) -> None:
         self._folder = folder
         (folder / "train.py").write_text(TRAIN)
-        (folder / "sync.py").write_text(IN_SYNC)
         configs = tf_configs(chief=1, worker=1, ps=1)
-        in_sync = tf_configs(worker=2)
-        self.job = HandStarted(["ropewalk", "run", "train.py"], configs, folder, **environment)
-        self.in_sync = HandStarted(
-            ["ropewalk", "run", "sync.py"],
-            {f"sync:{task[-1]}": config for task, config in in_sync.items()},
-            folder,
-            **environment,
-        )
+        job = HandStarted(["ropewalk", "run", "train.py"], configs, folder, **environment)
         self.ports = [
-            self._port(self.job, "chief:0", configs, "chief", ""),
-            self._port(self.job, "ps:0", configs, "ps", "ps"),
-            self._port(self.in_sync, "sync:0", {"sync:0": in_sync["worker:0"]}, "worker", "ring"),
+            self._port(job, "chief:0", configs, "chief", ""),
+            self._port(job, "ps:0", configs, "ps", "ps"),
         ]
+        self._names = ["chief", "worker"]
+        self._jobs = [job]
+        if "ring" in annexes.installed():
+            self._start_in_sync(environment)
+
+    def _start_in_sync(self, environment: Mapping[str, str]) -> None:
+        (self._folder / "sync.py").write_text(IN_SYNC)
+        by_task = tf_configs(worker=2)
+        configs = {f"sync:{task[-1]}": config for task, config in by_task.items()}
+        job = HandStarted(["ropewalk", "run", "sync.py"], configs, self._folder, **environment)
+        self._jobs.append(job)
+        self._names += ["sync-0", "sync-1"]
+        self.ports.append(self._port(job, "sync:0", configs, "worker", "ring"))
 
     @staticmethod
     def _port(
@@ -88,9 +95,8 @@ class Live:
         return Port(role, int(address.rpartition(":")[2]), started.running[task].pid, session)
 
     def steps(self) -> list[int]:
-        """What each of the four that train has done."""
-        names = ("chief", "worker", "sync-0", "sync-1")
-        files = [self._folder / f"{name}.steps" for name in names]
+        """What each of those that train has done."""
+        files = [self._folder / f"{name}.steps" for name in self._names]
         return [int(file.read_text()) if file.exists() else 0 for file in files]
 
     def goes_on(self) -> None:
@@ -105,7 +111,7 @@ class Live:
     def end(self) -> None:
         """Let it end, and check that nothing but its own work was done."""
         (self._folder / "stop").touch()
-        ended = self.job.wait() | self.in_sync.wait()
+        ended = {task: each for job in self._jobs for task, each in job.wait().items()}
         assert {task: each.code for task, each in ended.items()} == dict.fromkeys(ended, 0), ended
         told = [ended[task].text.split() for task in ("chief:0", "worker:0")]
         values = {int(words[words.index("value") + 1]) for words in told}
@@ -116,7 +122,7 @@ class Live:
 
     def kill(self) -> None:
         """End what is left."""
-        for process in (*self.job.running.values(), *self.in_sync.running.values()):
+        for process in (each for job in self._jobs for each in job.running.values()):
             if process.poll() is None:
                 process.kill()
             process.wait(scaled(10))

@@ -40,11 +40,11 @@ class Authority:
         self.pem = self._sign(self._name, ours, now, 30, issuer, usage)
 
     def issue(
-        self, who: Principal, hosts: tuple[str, ...], begins: datetime, days: float
+        self, who: Principal, hosts: tuple[str, ...], begins: datetime, days: float, uri: str = ""
     ) -> Issued:
         """A certificate for both sides of a connection."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.UniformResourceIdentifier(who.uri()), *map(_host, hosts)]
+        names = [x509.UniformResourceIdentifier(uri or who.uri()), *map(_host, hosts)]
         made = self._sign(
             _name(who.path.replace("/", " ")), key.public_key(), begins, days,
             x509.BasicConstraints(ca=False, path_length=None), _usage(signs=False),
@@ -109,10 +109,11 @@ def issued(
     begins_in_days: float = 0.0,
     days: float = 1.0,
     job: str = "",
+    uri: str = "",
 ) -> Issued:
-    """A certificate of a task. It began or begins so many days from now."""
+    """A certificate of a task, or of whom a URI names; it began or begins so many days from now."""
     begins = datetime.now(UTC) + timedelta(days=begins_in_days)
-    return authority(ca).issue(Principal(role, job, index), hosts, begins, days)
+    return authority(ca).issue(Principal(role, job, index), hosts, begins, days, uri)
 
 
 def write(folder: Path, files: Issued, ca: str = "test CA") -> dict[str, Any]:

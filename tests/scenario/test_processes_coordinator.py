@@ -438,7 +438,6 @@ print("a broken connection repeats nothing")
 """
 
 
-@pytest.mark.real_start
 def test_the_program_of_the_page_as_the_page_starts_it(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(examples(ROOT / "docs" / "coordinator.md")[0])
     done = run_cli("local", "--coordinator", "--workers", "2", "--ps", "2", "--plain", "train.py")

@@ -49,7 +49,6 @@ def test_without_a_model_directory_nothing_is_written(
 
 
 @pytest.mark.scenario
-@pytest.mark.real_start
 def test_daemons_find_each_other_whoever_is_late(
     write_program: Callable[..., str],
     start_cli: StartCli,

@@ -65,6 +65,7 @@ def test_the_tasks_of_srun_train_together(
     assert "worker:2 has done 5 steps" in ended["rank:3"].text
 
 
+@pytest.mark.annex("ring")
 def test_the_hosts_of_a_sagemaker_job_are_in_sync(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     (tmp_path / "sync.py").write_text(IN_SYNC)

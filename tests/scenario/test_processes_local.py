@@ -28,23 +28,31 @@ _COMPILERS = "sorted({'numba', 'llvmlite'} & set(sys.modules))"
 
 
 @pytest.mark.real_start
-def test_no_chief_and_no_worker_loads_the_compiler_to_take_its_steps(
+def test_no_task_with_a_program_loads_the_compiler_to_take_its_steps(
     run_cli: RunCli, write_program: Callable[..., str]
 ) -> None:
     hook = f'if count == 5:\n    print("loaded", {_COMPILERS})'
     done = run_cli(
-        "local", "--plain", "--workers", "1", "--ps", "1", write_program(hook), "40", "0.02"
+        "local", "--plain", "--workers", "0", "--ps", "1", write_program(hook), "40", "0.02"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("| loaded []") == 2
+    assert done.stdout.count("| loaded []") == 1
+
+
+_SLOW_WORKERS = """
+import json, os, time
+if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "worker":
+    time.sleep(1.5)
+"""
 
 
 @pytest.mark.scenario
-@pytest.mark.real_start
 def test_a_job_shorter_than_the_start_of_its_workers_ends_in_order(
-    write_program: Callable[..., str], tmp_path: Path
+    write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The chief's step is over before a worker has loaded what it needs to look for its peers.
+    (tmp_path / "sitecustomize.py").write_text(_SLOW_WORKERS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"])))
     result = run_script(
         write_program(), "1", "0", model_dir=str(tmp_path / "model"), workers=3, ps=1
     )

@@ -152,6 +152,7 @@ def test_functions_registered_for_the_exit_still_run(
 # -- workers in sync -------------------------------------------------------------------------
 
 
+@pytest.mark.annex("ring")
 def test_a_lost_worker_in_sync_ends_the_other_with_138_and_no_traceback(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_lost_worker_in_sync_ends_the_other_with_138_and_no_traceback(
     assert len(worker.text.splitlines()) <= LINES
 
 
+@pytest.mark.annex("ring")
 def test_sigterm_at_a_worker_in_sync_is_143(tmp_path: Path, wait_until: WaitUntil) -> None:
     (tmp_path / "train.py").write_text(IN_SYNC)
     started = HandStarted(["python", "train.py"], tf_configs(worker=2), tmp_path)
@@ -184,7 +186,13 @@ SPEC = {"ps": ["127.0.0.1:1"], "worker": {"0": HERE}}
 TASK = {"type": "worker", "index": 0}
 
 
-@pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "MultiWorkerMirroredStrategy"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ParameterServerStrategy",
+        pytest.param("MultiWorkerMirroredStrategy", marks=pytest.mark.annex("ring")),
+    ],
+)
 @pytest.mark.parametrize(
     ("config", "code"),
     [

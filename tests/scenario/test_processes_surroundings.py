@@ -83,6 +83,6 @@ def test_without_standard_input_and_errors_a_job_runs(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
     write_program()
-    done = shell("$W local --workers 1 train.py 20 0 <&- 2>&-", tmp_path)
+    done = shell("$W local --workers 0 train.py 20 0 <&- 2>&-", tmp_path)
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""

@@ -233,6 +233,7 @@ def test_a_variable_that_the_chief_never_creates_is_an_error_once_its_program_ha
     ), text
 
 
+@pytest.mark.annex("ring")
 def test_synchronous_workers_that_end_with_another_are_not_blamed(
     tmp_path: Path, write_program: WriteProgram
 ) -> None:

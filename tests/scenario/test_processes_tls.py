@@ -122,6 +122,7 @@ def test_a_job_with_certificates_outlives_two_rotations_and_a_change_of_ca(
     assert "saved model/ckpt-" in text
 
 
+@pytest.mark.annex("ring")
 def test_synchronous_workers_with_certificates(start_cli: StartCli, tmp_path: Path) -> None:
     tasks = [("worker", 0), ("worker", 1)]
     job = Job(start_cli, tmp_path, tasks)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def cards() -> list[str]:
     return said.splitlines()
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="gpu_check", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -72,12 +72,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stand-in", type=int, default=0, metavar="N", help="play N GPUs")
     parser.add_argument("--beside", type=int, default=0, help="rows at once; 0: by processors")
     parser.add_argument("--budget-s", type=float, default=480.0, help="time for all rows")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def main() -> int:
-    """Run the rows that are asked for."""
-    options, console = _arguments(), showing_console()
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the rows that are asked for; None: by the arguments of the process."""
+    options, console = _arguments(words), showing_console()
     try:
         rows = chosen(all_rows(), [name for name in options.rows.split(",") if name])
     except ValueError as error:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.ways import without_row_kernels
 from ropewalk.annexes.embedding.kernels import KERNELS
 from ropewalk.annexes.embedding.keyed.distinct import distinct, distinct_by_ps
 from ropewalk.annexes.embedding.keyed.index import INT64, KeyIndex
@@ -28,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
             for dtype in dtypes:
                 library.row_kernel(name, dtype)
     else:
-        monkeypatch.setattr(library, "row_kernel_if_ready", lambda *_: None)
+        without_row_kernels(monkeypatch)
     return str(request.param)
 
 
@@ -103,7 +104,7 @@ def test_both_ways_read_each_others_memory(monkeypatch: pytest.MonkeyPatch) -> N
     keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 3000)
     index = KeyIndex("t", 200_000)
     index.insert(keys[:2000], np.arange(2000))
-    monkeypatch.setattr(library, "row_kernel_if_ready", lambda *_: None)
+    without_row_kernels(monkeypatch)
     index.insert(keys[2000:], np.arange(2000, 3000))
     assert index.remove(keys[:500]).tolist() == list(range(500))
     monkeypatch.undo()

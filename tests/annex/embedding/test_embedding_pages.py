@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.annexes.embedding.keyed.disk_block import RowPages, file_bytes, stretches
 from ropewalk.core.arrays.dtypes import Array
 
@@ -142,14 +143,10 @@ def test_columns_begin_at_pages_and_all_of_them_are_asked_for() -> None:
 
 
 def test_pages_that_cannot_leave_stay_and_that_is_said(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, calls: Calls
 ) -> None:
     pages, memory = pages_of(budget=8)
-
-    def refuse(first: int, count: int) -> None:
-        raise OSError(22, f"pages {first} to {first + count} are locked")
-
-    monkeypatch.setattr(memory, "drop", refuse)
+    calls.fail(memory, "drop", OSError(22, "pages are locked"))
     with caplog.at_level(logging.WARNING):
         for start in range(0, 400, 80):
             pages.note(np.arange(start, start + 80))

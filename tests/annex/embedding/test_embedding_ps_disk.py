@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.digests import digest_of
 from helpers.mapped_memory import resident_bytes
 from helpers.rules import Adam
@@ -96,7 +97,7 @@ def test_a_table_of_four_times_its_memory_is_exact_and_stays_near_its_budget(
 
 
 def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     store = make_store(tmp_path / "rows")
     session = session_of(store, large())
@@ -112,7 +113,7 @@ def test_rows_that_steps_use_stay_and_others_are_asked_for_before_the_lock(
         assert not block.lock.locked(), "others would wait for the disk"
         asked.append(count)
 
-    monkeypatch.setattr(block._pages._memory, "fetch", ask)
+    calls.before(block._pages._memory, "fetch", ask)
     session.rows.lookup("t", often)
     assert asked == []
     cold = np.arange(300, 400)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.mapped_memory import resident_bytes
 from ropewalk.annexes.embedding.keyed.disk_block import RowFile
 from ropewalk.core.errors import ConfigurationError, LimitExceededError, StorageError
@@ -48,13 +49,8 @@ def test_memory_goes_back_to_the_system_with_the_last_array(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_said_with_both_numbers(
-    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
+def test_a_full_disk_is_said_with_both_numbers(tmp_path: Path, number: int, calls: Calls) -> None:
+    calls.fail(os, "posix_fallocate", OSError(number, os.strerror(number)))
     open_before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(LimitExceededError, match=r"'clicks' needs 4096 .*\d+ are free.*TABLE_FOLD"):
         RowFile.create(tmp_path / "rows", 4096, "clicks")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.calls import Calls
 from helpers.embedding import a_table, as_keys, ones, with_a_history
 from helpers.rules import SGD, Adagrad, Adam
 from ropewalk.annexes.embedding.keyed import row_store
@@ -112,21 +113,15 @@ def test_a_push_finds_the_rows_as_they_are_then(looks_up: bool) -> None:
     assert table.counts.admitted == 2020
 
 
-def test_a_push_finds_no_key_again_that_was_just_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, keys, asked = a_table(max_rows=5000), np.arange(2000), list[int]()
+def test_a_push_finds_no_key_again_that_was_just_looked_up(calls: Calls) -> None:
+    table, keys = a_table(max_rows=5000), np.arange(2000)
     table.push(keys, ones(2000), 0)
     table.read(keys)
-    find = KeyIndex.find
-
-    def counted(index: KeyIndex, keys: Array) -> Array:
-        asked.append(keys.size)
-        return find(index, keys)
-
-    monkeypatch.setattr(KeyIndex, "find", counted)
+    asked = calls.noted(KeyIndex, "find")
     table.push(keys, ones(2000), 1)
     assert asked == []
     table.push(keys, ones(2000), 2)  # of another worker: it is not the push of that lookup
-    assert asked == [2000]
+    assert [keys.size for _, keys in asked] == [2000]
 
 
 def test_lookups_without_a_push_are_forgotten() -> None:
@@ -251,13 +246,8 @@ def test_a_definition_that_cannot_be_names_the_table(changes: dict[str, Any], sa
         a_table(**changes)
 
 
-def test_a_table_for_which_there_are_no_addresses_says_what_to_lower(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(count: int, dtype: object) -> Array:
-        raise MemoryError(f"{count} of {dtype}")
-
-    monkeypatch.setattr(row_store, "zeros", refuse)
+def test_a_table_for_which_there_are_no_addresses_says_what_to_lower(calls: Calls) -> None:
+    calls.fail(row_store, "zeros", MemoryError())
     with pytest.raises(LimitExceededError, match=r"table 't': .* 1000 rows of 40 bytes; lower max"):
         a_table()
 

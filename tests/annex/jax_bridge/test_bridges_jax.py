@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from ropewalk.annexes.jax_bridge.arrays import on_device
 from ropewalk.core.arrays.dtypes import BFLOAT16
 
@@ -261,22 +262,16 @@ def test_a_program_may_donate_parameters_and_gradients(deltas: Any) -> None:
         state.apply_gradients(gradients)
 
 
-def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_gradients_are_handed_over_without_a_copy(calls: Calls) -> None:
     """What the session is given is JAX's own memory; the copy into the session is the only one."""
     state = rw.training.jax.TrainState(
         {"w": jnp.zeros((64, 64))}, optax.sgd(0.5), rw.distribute.ParameterServerStrategy()
     )
-    given: dict[str, Any] = {}
-    exchange = state.store.exchange
-
-    def spy(step: Any, **more: Any) -> Any:
-        given.update(step.gradients)
-        return exchange(step, **more)
-
-    monkeypatch.setattr(state.store, "exchange", spy)
+    exchanges = calls.noted(state.store, "exchange")
     gradient = jnp.ones((64, 64))
     state.apply_gradients({"w": gradient})
-    assert given["w"].ctypes.data == gradient.unsafe_buffer_pointer()
+    [(step,)] = exchanges
+    assert step.gradients["w"].ctypes.data == gradient.unsafe_buffer_pointer()
 
 
 @pytest.mark.parametrize("prefetch", [False, True])

@@ -1,6 +1,7 @@
 """Cuts of some stores: whose pushes wait, and what is kept while others go on."""
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from helpers.calls import Calls
 from helpers.rules import Adam
 from helpers.tables import gradients, table
 from helpers.waiting import scaled
 from ropewalk.annexes.moments.server.cuts import ShareCuts
-from ropewalk.annexes.moments.server.image import Rooms, make_rooms
+from ropewalk.annexes.moments.server.image import Rooms
 from ropewalk.annexes.moments.server.servicer import save_moment
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Step, Write
@@ -168,18 +170,16 @@ def test_no_push_goes_on_while_the_values_are_taken(
     workers: Callable[..., Workers],
     marking: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     job = workers(SMALL)
     cuts, pushes = job.stores[0].part(ShareCuts), list[Future[None]]()
-    take: Any = cuts._take_image
 
-    def take_beside_a_push(*moment: Any, **options: Any) -> Any:
+    def push(*_: Any, **__: Any) -> None:
         pushes.append(job.adding(0, "small"))
         assert waits(pushes[0])
-        return take(*moment, **options)
 
-    monkeypatch.setattr(cuts, "_take_image", take_beside_a_push)
+    calls.before(cuts, "_take_image", push)
     job.begin(workers=marking)
     for session in job.sessions[:marking]:
         assert session.mark_cut(1)
@@ -330,16 +330,14 @@ def test_memory_for_what_is_pushed_whole_is_there_before_pushes_wait(
 
 
 def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
-    workers: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+    workers: Callable[..., Workers], calls: Calls
 ) -> None:
     made: list[weakref.ref[Array]] = []
 
-    def noted(*args: Any, **kwargs: Any) -> Rooms:
-        rooms = make_rooms(*args, **kwargs)
+    def note(rooms: Rooms, *_: Any, **__: Any) -> None:
         made.extend(weakref.ref(room) for each in rooms.values() for room in each)
-        return rooms
 
-    monkeypatch.setattr("ropewalk.annexes.moments.server.cuts.make_rooms", noted)
+    calls.after("ropewalk.annexes.moments.server.cuts", "make_rooms", note)
     job = workers(LARGE)
     job.add(0, "large")
     job.begin()
@@ -349,16 +347,15 @@ def test_memory_for_a_cut_that_comes_to_nothing_is_given_back(
 
 
 def test_memory_for_a_cut_is_made_once_though_its_order_is_repeated_meanwhile(
-    workers: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+    workers: Callable[..., Workers], calls: Calls
 ) -> None:
     making, again = threading.Event(), threading.Event()
 
-    def slow(*args: Any, **kwargs: Any) -> Rooms:
+    def slow(*_: Any, **__: Any) -> None:
         (again if making.is_set() else making).set()
         again.wait(0.2)  # as long as the other order would take to come here
-        return make_rooms(*args, **kwargs)
 
-    monkeypatch.setattr("ropewalk.annexes.moments.server.cuts.make_rooms", slow)
+    calls.before("ropewalk.annexes.moments.server.cuts", "make_rooms", slow)
     job = workers(LARGE)
     job.add(0, "large")
     first = job.pool.submit(job.begin)
@@ -424,17 +421,17 @@ def test_what_does_not_fit_is_not_kept_and_training_goes_on(
 
 
 def test_a_piece_that_changes_while_it_is_copied_is_that_of_the_cut(
-    workers: Callable[..., Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: Callable[..., Workers], tmp_path: Path, calls: Calls
 ) -> None:
     job = workers(LARGE)
     _taken(job)
     pushes = iter([1.0])
 
-    def sleep(_: float) -> None:  # between two ranges of a piece
+    def push(_: float) -> None:  # between two ranges of a piece
         for amount in pushes:
             job.add(0, "large", amount)
 
-    monkeypatch.setattr("ropewalk.server.ps.block_reader.time.sleep", sleep)
+    calls.before(time, "sleep", push)
     saved = job.saved(tmp_path)
     assert all((values == 0).all() for values in saved.values())
     assert job.value("large")[0, 0] == 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.digests import digest_of
 from helpers.ps_peers import Ps, open_session, vector
 from helpers.waiting import wait_until
@@ -83,16 +84,14 @@ def share_of(ps: Ps) -> ReplicatedShare:
 
 
 @pytest.fixture
-def slow_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_follower(calls: Calls) -> None:
     """It carries out pushes a moment after it has got them."""
-    take = Replayer.take
 
-    def take_late(replayer: Replayer, record: Record) -> None:
+    def wait(replayer: Replayer, record: Record) -> None:
         if isinstance(record, BlockUpdated):
             time.sleep(0.02)
-        take(replayer, record)
 
-    monkeypatch.setattr(Replayer, "take", take_late)
+    calls.before(Replayer, "take", wait)
 
 
 @pytest.fixture
@@ -113,14 +112,11 @@ def step(
 
 
 @pytest.mark.usefixtures("slow_follower")
-def test_large_pushes_are_read_where_the_worker_left_them(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_pushes_are_read_where_the_worker_left_them(pair: Pair, calls: Calls) -> None:
     shapes = {"small": SMALL, "large": LARGE}
     pair.define(**shapes)
     pair.follow()
     sent: list[int] = []
-    send = Connection.send
 
     def note(
         connection: Connection,
@@ -129,9 +125,8 @@ def test_large_pushes_are_read_where_the_worker_left_them(
         payload_bytes: int = 0,
     ) -> None:
         sent.append(payload_bytes)
-        send(connection, messages, parts, payload_bytes)
 
-    monkeypatch.setattr(Connection, "send", note)
+    calls.before(Connection, "send", note)
     random = np.random.default_rng(0)
     for _ in range(10):
         values = step(pair.session, random, shapes)
@@ -145,16 +140,10 @@ def test_large_pushes_are_read_where_the_worker_left_them(
 
 
 def test_a_larger_segment_replaces_the_one_before_at_the_follower_too(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, calls: Calls
 ) -> None:
     dropped: list[int] = []
-    drop = SegmentsReceived.drop
-
-    def note(segments: SegmentsReceived, numbers: Sequence[int]) -> None:
-        dropped.extend(numbers)
-        drop(segments, numbers)
-
-    monkeypatch.setattr(SegmentsReceived, "drop", note)
+    calls.before(SegmentsReceived, "drop", lambda _, numbers: dropped.extend(numbers))
     pair.define(large=LARGE)
     pair.follow()
     random = np.random.default_rng(1)
@@ -187,16 +176,15 @@ def test_no_push_is_written_over_while_a_ps_that_is_being_copied_to_reads_it(pai
 
 
 def test_no_lock_is_held_while_a_ps_that_is_being_copied_to_is_slow(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, calls: Calls
 ) -> None:
-    carried_out, take = threading.Event(), Replayer.take
+    carried_out = threading.Event()
 
-    def take_late(replayer: Replayer, record: Record) -> None:
+    def wait(replayer: Replayer, record: Record) -> None:
         if isinstance(record, CopiedTile):
             carried_out.wait(30)
-        take(replayer, record)
 
-    monkeypatch.setattr(Replayer, "take", take_late)
+    calls.before(Replayer, "take", wait)
     pair.define(large=(3000, 1000))
     [block] = pair.share.store.table.blocks()
     following = threading.Thread(target=pair.follow)
@@ -251,7 +239,7 @@ class Withholding:
 
 @pytest.mark.parametrize("pushes", [False, True], ids=["a pull", "a push and a pull"])
 def test_what_is_read_from_memory_counts_once_followers_have_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, pushes: bool
+    pair: Pair, calls: Calls, pushes: bool
 ) -> None:
     """Another worker pushes as late as it can be: when the ps may have answered already."""
     pair.define(large=LARGE)
@@ -262,7 +250,6 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
     link = Withholding(pair.share)
     [block] = pair.share.store.table.blocks()
     seen: list[Array] = []
-    go_on = MemoryReading.go_on
 
     def push() -> None:
         gradient = np.ones(LARGE, np.float32)
@@ -270,14 +257,13 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
 
     pushing = threading.Thread(target=push)
 
-    def read_late(reading: MemoryReading, *arguments: Any, **options: Any) -> bool:
+    def wait(*_: Any, **__: Any) -> None:
         if not pushing.ident:
             assert not threading.Event().wait(0.1)
             link.may_acknowledge.clear()
             version = int(block.versions[0])
             pushing.start()
             wait_until(lambda: block.versions[0] > version and not block.lock.locked(), 10)
-        return go_on(reading, *arguments, **options)
 
     def read() -> None:
         if pushes:
@@ -285,7 +271,7 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
         else:
             seen.append(pair.session.step(Step(reads=["large"])).values["large"])
 
-    monkeypatch.setattr(MemoryReading, "go_on", read_late)
+    calls.before(MemoryReading, "go_on", wait)
     reading = threading.Thread(target=read)
     reading.start()
     wait_until(lambda: pushing.ident, 10)
@@ -298,19 +284,16 @@ def test_what_is_read_from_memory_counts_once_followers_have_it(
     other.close()
 
 
-def test_a_push_is_answered_before_the_follower_has_applied_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_is_answered_before_the_follower_has_applied_it(pair: Pair, calls: Calls) -> None:
     pair.define(large=LARGE)
     pair.follow()
-    may_go_on, take = threading.Event(), Replayer.take
+    may_go_on = threading.Event()
 
-    def take_late(replayer: Replayer, record: Record) -> None:
+    def wait(replayer: Replayer, record: Record) -> None:
         if isinstance(record, BlockUpdated):
             may_go_on.wait(30)
-        take(replayer, record)
 
-    monkeypatch.setattr(Replayer, "take", take_late)
+    calls.before(Replayer, "take", wait)
     push = [Write(Operation.APPLY, {"large": np.ones(LARGE, np.float32)})]
     pair.session.step(Step(push, increment=1))
     next_one = threading.Thread(target=pair.session.step, args=(Step(push),))

@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.digests import digest_of
 from helpers.replication.stores import FOLLOWER, Link, follow, run_together
 from helpers.rules import Adam
@@ -108,7 +110,7 @@ def test_a_table_that_is_defined_later_is_followed_from_the_start() -> None:
 
 
 def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     """A row that is removed and made again while it is copied is the one that was made last."""
     store = Store(TaskId("ps", 0), SETTINGS)
@@ -123,19 +125,16 @@ def test_rows_that_come_and_go_between_two_passes_are_copied_as_they_are_then(
         lambda: table.push(keys, rows, 9),
     ]
     changes = iter(work)
-    one_pass = table_copying._Copy.one_pass
 
-    def change_before(
-        copy: table_copying._Copy, since: ChangeMark | None
-    ) -> tuple[ChangeMark, int]:
-        mark, _ = one_pass(copy, since)
+    def change(result: tuple[ChangeMark, int], *arguments: Any) -> tuple[ChangeMark, int]:
+        mark = result[0]
         with block.lock:
-            for change in changes:
-                change()
+            for each in changes:
+                each()
                 return mark, 1 << 30  # so that another pass follows
         return mark, 0
 
-    monkeypatch.setattr(table_copying._Copy, "one_pass", change_before)
+    calls.after(table_copying._Copy, "one_pass", change)
     follower, link = follow(store)
     link.finish()
     assert digest_of(follower) == digest_of(store)
@@ -159,7 +158,7 @@ def test_what_goes_is_not_remembered_once_a_follower_has_joined() -> None:
 
 @pytest.mark.parametrize("times", [1, 100], ids=["once", "in each pass"])
 def test_a_table_whose_changes_are_forgotten_meanwhile_is_copied_all_the_same(
-    times: int, monkeypatch: pytest.MonkeyPatch
+    times: int, calls: Calls
 ) -> None:
     """They give way where memory is short: a pass begins anew, or all is of one moment."""
     store = Store(TaskId("ps", 0), SETTINGS)
@@ -169,18 +168,17 @@ def test_a_table_whose_changes_are_forgotten_meanwhile_is_copied_all_the_same(
     for _ in range(20):
         push(session, draw)
     [block] = store.table.tables()
-    one_pass, left = table_copying._Copy.one_pass, iter(range(times))
+    left = iter(range(times))
 
-    def overtaken(copy: table_copying._Copy, since: ChangeMark | None) -> tuple[ChangeMark, int]:
-        mark, num_bytes = one_pass(copy, since)
+    def overtake(result: tuple[ChangeMark, int], *arguments: Any) -> tuple[ChangeMark, int]:
         for _ in range(3):
             push(session, draw, 3000)
         if next(left, None) is None:
-            return mark, num_bytes
+            return result
         block.forget_changes()
-        return mark, 1 << 30
+        return result[0], 1 << 30
 
-    monkeypatch.setattr(table_copying._Copy, "one_pass", overtaken)
+    calls.after(table_copying._Copy, "one_pass", overtake)
     follower, link = follow(store)
     push(session, draw)
     link.finish()

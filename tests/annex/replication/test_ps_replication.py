@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.digests import digest_of
 from helpers.pushes import push_of
 from helpers.replication.stores import (
@@ -47,7 +48,6 @@ from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.closure_pushes import ClosureRun
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
-from ropewalk.engine.block import Block
 from ropewalk.engine.push_target import Gradient, Range, StepInfo, UpdatePart
 from ropewalk.net.shared_memory import SharedSegment
 from ropewalk.server.ps.layout import compile_layout
@@ -318,19 +318,15 @@ def test_a_rule_that_fails_leaves_the_same_on_both(monkeypatch: pytest.MonkeyPat
     assert digest_of(follower) == digest_of(leader)
 
 
-def test_a_leader_whose_kernel_fails_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_whose_kernel_fails_answers_no_more(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its followers have the push, and go on without it."""
     leader = make_store(SGD(learning_rate=0.1))
     follower, link = follow(leader)
     worker = Worker(leader, 0)
-    run = Block.run
-
-    def fail(self: Block, parts: Sequence[UpdatePart], info: StepInfo) -> None:
-        if self in leader.table.blocks():
-            raise MemoryError
-        run(self, parts, info)
-
-    monkeypatch.setattr(Block, "run", fail)
+    for block in leader.table.blocks():
+        calls.fail(block, "run", MemoryError())
     with pytest.raises(MovedError, match="failed on this ps that its followers have: MemoryError"):
         worker.push()
     link.finish()
@@ -428,18 +424,13 @@ def test_the_last_record_is_not_waited_for_longer_than_it_may_take() -> None:
     assert links[1].records[-1] == said
 
 
-def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_follower_whose_record_could_not_be_carried_out_does_not_lead(calls: Calls) -> None:
     """Not even if the order to lead waits for the record."""
     share = ReplicatedShare(0, FOLLOWER, Settings())
     records = share.follow(TaskId("ps", 0), 1, lambda: None)
     records.take(1, 1, CopyCompleted)
 
-    def fail(replayer: Replayer, record: Record) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(Replayer, "take", fail)
+    calls.fail(Replayer, "take", MemoryError("no room"))
     records.end()
     with pytest.raises(RefusedError, match="could not be carried out"):
         records.take(1, 2, Checked)

@@ -1,6 +1,7 @@
 """A gateway over real connections: nodes that repeat themselves, drivers that come back, routes."""
 
 import hashlib
+import itertools
 import os
 import socket
 import threading
@@ -12,8 +13,9 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 
+from helpers.calls import Calls
 from helpers.tls_files import with_tls
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from ropewalk.annexes.service.calls import GatewayClient
 from ropewalk.annexes.service.daemon import GatewayServer
 from ropewalk.annexes.service.kept import JobLog
@@ -124,19 +126,11 @@ def test_what_a_node_repeats_counts_once_and_no_line_is_lost(gateway: Gateway) -
 
 
 def test_ticks_go_on_whatever_one_of_them_raises(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, left = JobTable.tick, [KeyError("a bug"), OSError("no space")]
-    ticked = threading.Event()
-
-    def tick(self: JobTable, *, now: float) -> None:
-        if left:
-            raise left.pop()
-        real(self, now=now)
-        ticked.set()
-
-    monkeypatch.setattr(JobTable, "tick", tick)
-    assert ticked.wait(scaled(20))
+    calls.fail(JobTable, "tick", OSError("no space"), KeyError("a bug"))
+    ticks = calls.noted(JobTable, "tick")
+    wait_until(lambda: len(ticks) > 2, 20, "a tick after two that failed")
     assert "the gateway cannot tidy up" in caplog.text
 
 
@@ -249,22 +243,16 @@ def test_submitting_again_is_the_same_job_and_a_package_is_sent_once(gateway: Ga
     assert gateway.polling[W0].get_package(DIGEST) == PACKAGE
 
 
-def test_an_answer_that_was_lost_is_asked_for_again(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_was_lost_is_asked_for_again(gateway: Gateway, calls: Calls) -> None:
     for task in gateway.ports:
         gateway.poll(task)
-    invoke, calls = gateway.driver._call, 0
+    called = itertools.count(1)
 
-    def lossy(*arguments: object) -> object:
-        nonlocal calls
-        calls += 1
-        answer: object = invoke(*arguments)  # type: ignore[arg-type]
-        if calls in (2, 4):
+    def lose(*_: object) -> None:
+        if next(called) in (2, 4):
             raise PeerLostError("the answer was lost")
-        return answer
 
-    monkeypatch.setattr(gateway.driver, "_call", lossy)
+    calls.after(gateway.driver, "_call", lose)
     gateway.driver.put_package(DIGEST, PACKAGE, lambda held: None)
     assert gateway.driver.submit(request(), 5.0).state == "running"
     assert len(gateway.driver.jobs()[0]) == 1

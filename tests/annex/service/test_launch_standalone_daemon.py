@@ -4,28 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.annexes.service.daemon import LocalStandaloneCluster, with_absolute_paths
 from ropewalk.annexes.service.node import NodeAgent
 from ropewalk.core.errors import RopewalkError
 from ropewalk.core.settings import Settings
 
 
-def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: NodeAgent) -> int:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(NodeAgent, "run", broken)
+def test_a_cluster_whose_node_breaks_ends_with_the_reason(calls: Calls) -> None:
+    calls.fail(NodeAgent, "run", KeyError("a bug"))
     cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
     cluster.start()
     with pytest.raises(KeyError, match="a bug"):
         cluster.wait()
 
 
-def test_a_node_that_cannot_tell_its_news_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: NodeAgent) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(NodeAgent, "_send_events", broken)
+def test_a_node_that_cannot_tell_its_news_ends(calls: Calls) -> None:
+    calls.fail(NodeAgent, "_send_events", KeyError("a bug"))
     cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
     cluster.start()
     with pytest.raises(RopewalkError, match="cannot be told any more what happens here: KeyError"):

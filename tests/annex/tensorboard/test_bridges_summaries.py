@@ -139,15 +139,9 @@ class Stuck:
         pass
 
 
-def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from ropewalk.annexes.tensorboard import writer as module
-
+def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(tmp_path: Path) -> None:
     stuck = Stuck()
-    monkeypatch.setattr(module, "open_event_file", lambda *_: stuck)
-    monkeypatch.setattr(module, "_ROOM_S", 0.01)
-    writer = EventWriter(str(tmp_path), max_queue=2)
+    writer = EventWriter(str(tmp_path), max_queue=2, room_s=0.01, open_file=lambda *_: stuck)
     writer.add(b"on its way")
     stuck.entered.wait()
     assert [writer.add(b"event") for _ in range(4)] == [True, True, False, False]
@@ -157,14 +151,11 @@ def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
 
 
 def test_a_disk_that_fails_is_told_of_and_ends_no_program(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ropewalk.annexes.tensorboard import writer as module
-
     stuck = Stuck()
     stuck.error = OSError(28, "No space left on device")
-    monkeypatch.setattr(module, "open_event_file", lambda *_: stuck)
-    writer = EventWriter(str(tmp_path))
+    writer = EventWriter(str(tmp_path), open_file=lambda *_: stuck)
     stuck.go.set()
     writer.add(b"event")
     with pytest.raises(StorageError, match="No space left"):

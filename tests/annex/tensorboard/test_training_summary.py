@@ -146,8 +146,14 @@ def test_what_is_no_batch_of_pictures_is_no_image() -> None:
         rw.summary.image("digit", [[0.0] * 28] * 28, step=1)
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tensorboardX is not installed."""
     monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_missing_library_is_named_with_its_extra() -> None:
     with pytest.raises(MissingExtraError, match=r"pip install 'ropewalk\[tensorboard\]'"):
         rw.summary.create_file_writer("logs")
 
@@ -157,10 +163,8 @@ def test_a_job_without_a_model_directory_has_no_place_for_its_numbers() -> None:
         open_job_summaries("", 0.0)
 
 
-def test_a_local_job_that_cannot_write_its_numbers_does_not_begin(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+@pytest.mark.usefixtures("no_library")
+def test_a_local_job_that_cannot_write_its_numbers_does_not_begin(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     command = ["local", "--tensorboard", str(tmp_path / "train.py")]
     with pytest.raises(MissingExtraError, match=r"ropewalk\[tensorboard\]"):

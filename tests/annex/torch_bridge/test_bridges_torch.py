@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.resumed import resumed
 from helpers.sharded import through_a_session
 from helpers.strict_cupy import played_gpus
@@ -284,22 +285,16 @@ def test_parameters_are_the_same_objects_in_the_same_memory() -> None:
     assert [(id(p), p.data_ptr()) for p in module.parameters()] == before
 
 
-def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_gradients_are_handed_over_without_a_copy(calls: Calls) -> None:
     """What the session is given is the memory of ``grad``; the copy into the session is the only
     one.
     """
     module = net()
     optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module, through_a_session())
-    given: dict[str, Any] = {}
-    exchange = optimizer.store.exchange
-
-    def spy(step: Any) -> Any:
-        given.update(step.gradients)
-        return exchange(step)
-
-    monkeypatch.setattr(optimizer.store, "exchange", spy)
+    exchanges = calls.noted(optimizer.store, "exchange")
     losses(module, optimizer, 1)
-    assert {name: array.ctypes.data for name, array in given.items()} == {
+    [(step,)] = exchanges
+    assert {name: array.ctypes.data for name, array in step.gradients.items()} == {
         name: parameter.grad.data_ptr() for name, parameter in module.named_parameters()
     }
 

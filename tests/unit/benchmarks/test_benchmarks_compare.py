@@ -111,9 +111,8 @@ def test_without_figures_of_ours_the_comparison_fails_and_writes_nothing(
     monkeypatch.setattr(compare, "peer", lambda *_: RAY)
     monkeypatch.setattr(compare, "run_script", lambda *_: BROKEN)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(sys, "argv", ["compare", "--json", str(tmp_path / "figures.json")])
     with pytest.raises(SystemExit, match=r"ropewalk gave no figures.*: not finished in 9 s"):
-        compare.main()
+        compare.main(["--json", str(tmp_path / "figures.json")])
     assert not (tmp_path / "figures.json").exists()
 
 

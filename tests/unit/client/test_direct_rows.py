@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.client.ps import direct_pull
 from ropewalk.client.ps.direct_pull import DirectRows, MemoryReading
 from ropewalk.core.arrays.dtypes import Array
@@ -17,7 +18,6 @@ from ropewalk.core.wire.steps import (
     PullTarget,
     WireLayout,
 )
-from ropewalk.engine.rows import gather_rows
 from ropewalk.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
@@ -60,17 +60,16 @@ def test_a_block_that_is_being_written_all_the_time_is_not_waited_for_long() -> 
 
 
 def test_rows_that_changed_while_they_were_copied_are_copied_again(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     table = Table(np.array([0, 199], np.int64))
 
-    def gather_and_write(values: Array, rows: Array, out: Array) -> None:
-        gather_rows(values, rows, out)
+    def write(*_: object) -> None:
         if not table.sequence[0]:  # a ps writes both rows, of which one was copied before
             table.sequence[0] = 2
             table.values[[0, 199]] = 7
 
-    monkeypatch.setattr(direct_pull, "gather_rows", gather_and_write)
+    calls.after(direct_pull, "gather_rows", write)
     assert table.begin().go_on()
     assert (table.out == 7).all()
 

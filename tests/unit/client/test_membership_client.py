@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from helpers.calls import Calls
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from ropewalk.client.chief import membership as module
@@ -359,14 +360,10 @@ def test_an_error_of_the_chief_is_not_waited_out(played: Played, error: Ropewalk
 
 
 def test_heartbeats_that_cannot_be_made_end_the_program_and_whoever_waits(
-    played: Played, monkeypatch: pytest.MonkeyPatch
+    played: Played, calls: Calls
 ) -> None:
     played.membership.join()
-
-    def no_report() -> TaskReport:
-        raise ValueError("a measure of the program's")
-
-    monkeypatch.setattr(played.membership, "_report", no_report)
+    calls.fail(played.membership, "_report", ValueError("a measure of the program's"))
     played.say(RUNNING)
     assert played.membership.wait_over(5)
     [error] = played.lost

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.sessions import Cluster, FaultyTransport, faulty, floats, variable
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.client.ps.step import Exchange, Step, Write
@@ -147,19 +148,19 @@ def test_closing_ends_the_threads_of_a_session() -> None:
 
 
 def test_a_step_whose_answer_breaks_in_another_thread_says_so_where_it_is_awaited(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     """As with prefetching, where nobody looks at what the reading thread raises."""
     session = Cluster().session()
     session.define([variable("w", 2)], {"w": np.zeros(2, np.float32)}, create=True)
     push = [Write(Operation.ASSIGN_ADD, {"w": np.ones(2, np.float32)})]
 
-    def broken(self: LocalPs, request: StepRequest, target: PullTarget) -> Exchange:
+    def broken(*_: object) -> Exchange:
         yield
         yield
         raise ValueError("a bug")
 
-    monkeypatch.setattr(FaultyTransport, "step", broken)
+    calls.after(FaultyTransport, "step", broken)
     pending = session.begin(Step(push))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(pending.wait)

@@ -1,5 +1,6 @@
 """SimpleClusterResolver and UnionClusterResolver."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,8 +79,8 @@ def test_an_empty_master_stays_empty_whatever_the_layer() -> None:
     assert _of({}, rpc_layer="grpc").master() == ""
 
 
-def test_accelerators_are_counted_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: 3)
+def test_accelerators_are_counted_unless_given(machine_has_gpus: Callable[[int], None]) -> None:
+    machine_has_gpus(3)
     assert _of({}).num_accelerators() == {"GPU": 3}
     assert _of({}, num_accelerators={}).num_accelerators() == {}
 
@@ -217,9 +218,9 @@ def test_a_union_is_dynamic_if_any_of_its_resolvers_is(kinds: tuple[bool, bool])
 
 
 def test_accelerators_are_those_of_the_task_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    machine_has_gpus: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: 3)
+    machine_has_gpus(3)
     mine = _of({"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0)
     for resolver in (mine, UnionClusterResolver(mine)):
         assert resolver.num_accelerators("worker", 0) == {"GPU": 3}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.resolvers.resolver import UnionClusterResolver
 from ropewalk.cluster.resolvers.tf_config import TFConfigClusterResolver, read_tf_config, task_of
@@ -133,8 +134,8 @@ def test_the_environment_of_a_resolver_is_only_its_constructors(set_config: SetC
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
-def test_accelerators_are_this_machines(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropewalk.cluster.resolvers.resolver.count_gpus", lambda: gpus)
+def test_accelerators_are_this_machines(gpus: int, machine_has_gpus: Callable[[int], None]) -> None:
+    machine_has_gpus(gpus)
     assert TFConfigClusterResolver().num_accelerators() == ({"GPU": 2} if gpus else {})
 
 
@@ -287,15 +288,9 @@ def test_a_snapshot_goes_on_saying_what_was_said(set_config: SetConfig) -> None:
 def test_one_resolution_reads_the_environment_once(
     call: Callable[[TFConfigClusterResolver], Any],
     set_config: SetConfig,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}})
-    reads: list[dict[str, Any]] = []
-
-    def counted() -> dict[str, Any]:
-        reads.append(read_tf_config())
-        return reads[-1]
-
-    monkeypatch.setattr("ropewalk.cluster.resolvers.tf_config.read_tf_config", counted)
+    reads = calls.noted("ropewalk.cluster.resolvers.tf_config", "read_tf_config")
     call(TFConfigClusterResolver())
     assert len(reads) == 1

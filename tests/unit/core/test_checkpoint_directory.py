@@ -6,6 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.checkpoint import (
     CheckpointInfo,
     checkpoint_path,
@@ -129,15 +130,12 @@ def test_pruning_neither_counts_nor_touches_what_is_being_written(model_dir: str
 
 
 def test_pruning_that_is_interrupted_leaves_no_half_checkpoint_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2):
         _make(str(tmp_path), step)
 
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(folders, "remove_tree", killed)
+    calls.fail(folders, "remove_tree", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         prune(str(tmp_path), 1)
     assert _steps(str(tmp_path)) == [2]

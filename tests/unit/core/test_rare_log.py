@@ -1,7 +1,6 @@
 """Lines that others can cause: some in a while, and how many were left out."""
 
 import logging
-import time
 
 import pytest
 
@@ -11,11 +10,10 @@ log = logging.getLogger("ropewalk.test")
 
 
 def test_lines_beyond_those_of_a_period_are_counted_and_told_with_the_next(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    rare = RareLog(log, 10.0, most=2)
+    rare = RareLog(log, 10.0, most=2, now=lambda: now[0])
     with caplog.at_level("INFO", "ropewalk.test"):
         for number in range(5):
             rare.info("%d came", number)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from helpers.waiting import scaled, wait_until
 from ropewalk.core.errors import StorageError
 from ropewalk.core.files import temporary
@@ -129,22 +130,21 @@ def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
 
 
 def test_a_folder_that_another_process_takes_for_left_before_it_is_locked_is_made_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = TemporaryFolder("ropewalk-t")
     has_looked()
     folder.path.rmdir()
-    mkdir, taken = Path.mkdir, list[int]()
+    taken = list[int]()
 
-    def make_and_lose(path: Path, mode: int) -> None:
-        mkdir(path, mode)
+    def lose(_: None, path: Path, mode: int) -> None:
         if not taken:  # what the other process does first
             taken.append(os.open(path, os.O_RDONLY))
             fcntl.flock(taken[0], fcntl.LOCK_EX)
             remove_later(path, then=lambda: os.close(taken[0]))
 
-    monkeypatch.setattr(Path, "mkdir", make_and_lose)
+    calls.after(Path, "mkdir", lose)
     assert folder.present().is_dir()
     assert taken
     monkeypatch.undo()

@@ -3,10 +3,12 @@
 import grp
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.checkpoint.storage import check_writable
 from ropewalk.core.errors import StorageError
 from ropewalk.core.files.trusted_folder import (
@@ -64,9 +66,20 @@ def test_one_of_another_user_is_refused_also_behind_a_link(tmp_path: Path) -> No
             check_shared(tmp_path / path)
 
 
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a folder look like a volume that is mounted there."""
+    is_mount = Path.is_mount
+
+    def pretend(volume: Path) -> None:
+        monkeypatch.setattr(Path, "is_mount", lambda self: self == volume or is_mount(self))
+
+    return pretend
+
+
 @pytest.mark.parametrize("owner", [SELF, pytest.param(12345, marks=as_root)])
 def test_a_volume_is_trusted_as_it_was_mounted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+    tmp_path: Path, mount: Callable[[Path], None], owner: int
 ) -> None:
     """An emptyDir is root's with mode 0777; a bind mount or NFS volume has an owner of its own."""
     volume = tmp_path / "volume"
@@ -74,8 +87,7 @@ def test_a_volume_is_trusted_as_it_was_mounted(
     volume.chmod(0o777)
     for path in (volume, volume / "runs"):
         os.chown(path, owner, -1)
-    is_mount = Path.is_mount
-    monkeypatch.setattr(Path, "is_mount", lambda self: self == volume or is_mount(self))
+    mount(volume)
     check_shared(volume)
     check_shared(volume / "runs")
     (volume / "runs").chmod(0o777)
@@ -94,7 +106,7 @@ def test_a_volume_is_trusted_as_it_was_mounted(
 )
 def test_a_group_may_write_above_a_private_folder_if_we_are_alone_in_it(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
     name: str | None,
     members: list[str | None],
     *,
@@ -104,7 +116,7 @@ def test_a_group_may_write_above_a_private_folder_if_we_are_alone_in_it(
     me = pwd.getpwuid(SELF).pw_name
     listed = [member or me for member in members]
     group = grp.struct_group((name or me, "x", os.getegid(), listed))
-    monkeypatch.setattr("grp.getgrgid", lambda _: group)
+    calls.after(grp, "getgrgid", lambda *_: group)
     (tmp_path / "shared" / "mine").mkdir(parents=True)
     (tmp_path / "shared" / "mine").chmod(0o700)
     (tmp_path / "shared").chmod(0o2775)
@@ -118,13 +130,14 @@ def test_a_group_may_write_above_a_private_folder_if_we_are_alone_in_it(
 
 
 @pytest.fixture
-def empty_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: Callable[[Path], None]
+) -> Path:
     """A mounted folder with the mode of an emptyDir: anybody may write, nothing is sticky."""
     volume = tmp_path / "tmp"
     volume.mkdir()
     volume.chmod(0o777)
-    is_mount = Path.is_mount
-    monkeypatch.setattr(Path, "is_mount", lambda self: self == volume or is_mount(self))
+    mount(volume)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     return volume
 

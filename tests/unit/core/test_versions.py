@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.errors import ProtocolMismatchError
 from ropewalk.core.versions import PROTOCOL, Versions, check_caller, check_protocol, own_versions
 
@@ -45,13 +46,10 @@ def test_a_process_knows_what_it_runs() -> None:
     assert own.numpy == importlib.metadata.version("numpy")
 
 
-def test_a_source_tree_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.metadata.version
-
-    def version(name: str) -> str:
+def test_a_source_tree_that_is_not_installed_says_so(calls: Calls) -> None:
+    def lack(name: str) -> None:
         if name == "ropewalk":
             raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
 
-    monkeypatch.setattr("ropewalk.core.versions.metadata.version", version)
+    calls.before(importlib.metadata, "version", lack)
     assert own_versions().ropewalk == "source tree"

@@ -10,8 +10,8 @@ from ropewalk.core.process.waiting import WaitLog
 
 
 @pytest.fixture(autouse=True)
-def _seen(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("ropewalk"), "propagate", True)
+def _seen(caplog: pytest.LogCaptureFixture, restored_logger: logging.Logger) -> None:
+    restored_logger.propagate = True
     caplog.set_level(logging.INFO, logger="ropewalk")
 
 

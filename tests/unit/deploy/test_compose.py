@@ -84,6 +84,7 @@ def test_the_dockerfile_takes_files_that_the_context_has() -> None:
         assert path == "." or path.split("/")[0] in kept or path in kept, path
 
 
+@pytest.mark.annex("kubernetes")
 def test_the_dockerfile_compiles_modules_that_are_there() -> None:
     lists = re.findall(r"-c 'import ([^']+)'", (DOCKER / "Dockerfile").read_text())
     modules = {name for each in lists for name in each.split(", ") if name.startswith("ropewalk.")}

@@ -6,6 +6,7 @@ import pytest
 
 import ropewalk as rw
 from helpers.local_strategies import ALL
+from ropewalk.distribute.strategies.replica_barrier import ReplicaThread
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +33,9 @@ def strategy(request: pytest.FixtureRequest, four_devices: None) -> rw.distribut
 def replicas(strategy: rw.distribute.Strategy) -> int:
     """How many replicas it has."""
     return strategy.num_replicas_in_sync
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replicas' threads are slow to wake, so that the caller does all the work."""
+    monkeypatch.setattr(ReplicaThread, "start", lambda thread, work: None)

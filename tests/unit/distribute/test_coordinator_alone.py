@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from ropewalk.client.closure_link import Frame, Knowledge
 from ropewalk.cluster.job.closure_queue import ClosureQueue
 from ropewalk.core.task import TaskId
@@ -80,48 +81,32 @@ def test_one_that_does_not_end_is_over_at_its_deadline_and_others_go_on(
 
 
 def test_a_thread_of_closures_that_breaks_is_replaced_and_its_closures_run(
-    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, calls: Calls
 ) -> None:
-    real, left = ClosureRunner.handle, [KeyError("a bug"), SystemExit(1)]
-
-    def handle(self: ClosureRunner, *arguments: Any) -> Any:
-        if left:
-            raise left.pop()
-        return real(self, *arguments)
-
-    monkeypatch.setattr(ClosureRunner, "handle", handle)
+    calls.fail(ClosureRunner, "handle", SystemExit(1), KeyError("a bug"))
     assert coordinator.schedule(abs, (-1,)).fetch(timeout_s=60) == 1
 
 
 def test_a_closure_that_breaks_every_thread_is_given_up(
-    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, calls: Calls
 ) -> None:
-    def handle(self: ClosureRunner, *arguments: Any) -> Any:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(ClosureRunner, "handle", handle)
+    calls.fail(ClosureRunner, "handle", KeyError("a bug"))
     with pytest.raises(rw.errors.ClosureError, match="was given up"):
         coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
 
 
 def test_a_closure_that_cannot_be_sent_is_given_up(
-    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, calls: Calls
 ) -> None:
-    def frames(*arguments: Any) -> list[Frame]:
-        raise ValueError("the message is too large")
-
-    monkeypatch.setattr(SentOnce, "frames", frames)
+    calls.fail(SentOnce, "frames", ValueError("the message is too large"))
     with pytest.raises(rw.errors.ClosureError, match="was given up"):
         coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
 
 
 def test_whoever_waits_hears_that_deadlines_count_no_more(
-    coordinator: rw.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+    coordinator: rw.distribute.coordinator.ClusterCoordinator, calls: Calls
 ) -> None:
-    def tick(self: ClosureQueue, now: float) -> list[object]:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(ClosureQueue, "tick", tick)
+    calls.fail(ClosureQueue, "tick", KeyError("a bug"))
     late = coordinator.schedule(_wait_for_ever, deadline_s=60)
     with pytest.raises(rw.errors.RopewalkError, match="no deadline counts any more: KeyError"):
         late.fetch(timeout_s=60)

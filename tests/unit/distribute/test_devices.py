@@ -45,16 +45,6 @@ def own_devices(no_gpus: None) -> Iterator[None]:
     rw.config.set_logical_gpu_devices(None)
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes the machine look as if it had so many GPUs; nothing may be done on them."""
-
-    def pretend(count: int) -> None:
-        monkeypatch.setattr("ropewalk.distribute.base.devices.count_gpus", lambda: count)
-
-    return pretend
-
-
 # -- names -----------------------------------------------------------------------------------
 
 
@@ -115,21 +105,21 @@ def test_the_cpu_is_split_into_logical_devices() -> None:
     assert compute_devices() == names
 
 
-def test_devices_are_listed_by_type_in_any_case(gpus: Callable[[int], None]) -> None:
-    gpus(2)
+def test_devices_are_listed_by_type_in_any_case(gpus_seen: Callable[[int], None]) -> None:
+    gpus_seen(2)
     assert rw.config.list_logical_devices("gpu") == ["/device:GPU:0", "/device:GPU:1"]
     assert rw.config.list_logical_devices() == [HOST, "/device:GPU:0", "/device:GPU:1"]
     assert rw.config.list_logical_devices("TPU") == []
 
 
-def test_replicas_run_on_the_gpus_if_there_are_any(gpus: Callable[[int], None]) -> None:
+def test_replicas_run_on_the_gpus_if_there_are_any(gpus_seen: Callable[[int], None]) -> None:
     rw.config.set_logical_cpu_devices(4)
-    gpus(2)
+    gpus_seen(2)
     assert compute_devices() == ["/device:GPU:0", "/device:GPU:1"]
 
 
-def test_a_gpu_is_split_into_logical_devices_in_turn(gpus: Callable[[int], None]) -> None:
-    gpus(2)
+def test_a_gpu_is_split_into_logical_devices_in_turn(gpus_seen: Callable[[int], None]) -> None:
+    gpus_seen(2)
     rw.config.set_logical_gpu_devices(5)
     assert len(compute_devices()) == 5
     assert [physical_gpu(device) for device in compute_devices()] == [0, 1, 0, 1, 0]

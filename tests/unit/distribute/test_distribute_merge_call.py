@@ -22,7 +22,6 @@ from ropewalk.distribute import (
     Strategy,
 )
 from ropewalk.distribute.strategies import replica_runner
-from ropewalk.distribute.strategies.replica_barrier import ReplicaThread
 from ropewalk.distribute.strategies.replica_runner import ReplicaRunner
 
 pytestmark = pytest.mark.timeout(20)
@@ -234,12 +233,10 @@ def test_ctrl_c_before_the_first_replica_begins_unwinds_the_others(
     assert strategy.run(replica).values == (0, 1)
 
 
-def test_after_ctrl_c_in_the_first_replica_no_other_begins(
-    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("asleep")
+def test_after_ctrl_c_in_the_first_replica_no_other_begins(replicas: Replicas) -> None:
     """The caller would run those whose threads are not awake yet."""
     strategy = replicas(3)
-    monkeypatch.setattr(ReplicaThread, "start", lambda thread, work: None)
     begun: list[int] = []
 
     def step() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.rows import row
 from helpers.strict_cupy import cupy, cupyx, nccl, played_gpus
 from ropewalk.core.arrays.any_framework import to_host
@@ -98,17 +99,11 @@ def test_nothing_that_is_read_is_a_way_into_the_variable() -> None:
 
 
 def test_copies_to_the_host_go_into_pinned_memory_that_is_used_again(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     pinned: list[int] = []  # addresses
 
-    def empty_pinned(*args: Any) -> Any:
-        made = make(*args)
-        pinned.append(made.ctypes.data)
-        return made
-
-    make = cupyx.empty_pinned
-    monkeypatch.setattr(cupyx, "empty_pinned", empty_pinned)
+    calls.after(cupyx, "empty_pinned", lambda made, *_: pinned.append(made.ctypes.data))
     values = np.arange(111_000, dtype=np.float32).reshape(111, 1000)  # of a size of its own
     array = on_gpu(values, 2)
     first = to_host(array)
@@ -181,18 +176,18 @@ def test_a_store_gives_frameworks_what_they_take() -> None:
 
 
 def test_a_call_that_nccl_refuses_begins_none_and_the_next_ones_work(
+    calls: Calls,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half of a group would wait forever for the other half."""
     aborted: list[int] = []
-
-    monkeypatch.setattr(nccl.NcclCommunicator, "abort", lambda self: aborted.append(self.rank))
+    calls.before(nccl.NcclCommunicator, "abort", lambda each: aborted.append(each.rank))
     monkeypatch.setattr(nccl, "refused", {1})
     values = PerReplica([on_gpu(np.full(2, gpu, np.float32), gpu) for gpu in range(GPUS)])
     with pytest.raises(nccl.NcclError, match="unhandled"):
         NcclAllReduce().reduce(rw.distribute.ReduceOp.SUM, values, values)
     assert aborted == list(range(GPUS))
-    monkeypatch.setattr(nccl, "refused", set())
+    nccl.refused.clear()
     total = NcclAllReduce().reduce(rw.distribute.ReduceOp.SUM, values, values)
     assert [to_host(part).tolist() for part in total.values] == [[3, 3]] * GPUS
 

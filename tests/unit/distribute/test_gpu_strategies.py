@@ -193,6 +193,7 @@ def test_an_array_on_a_gpu_is_taken_without_a_copy() -> None:
     assert place(array, "/device:GPU:0") is array
 
 
+@pytest.mark.annex("ring")
 def test_nccl_adds_up_what_a_gpu_has() -> None:
     """Of one GPU; that CuPy's NCCL is found and takes the calls is the point."""
     if not nccl_available():

@@ -18,15 +18,8 @@ from ropewalk.distribute import (
     PerReplica,
     Strategy,
 )
-from ropewalk.distribute.strategies.replica_barrier import ReplicaThread
 
 pytestmark = pytest.mark.timeout(30)
-
-
-@pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replicas' threads are slow to wake, so that the caller does all the work."""
-    monkeypatch.setattr(ReplicaThread, "start", lambda thread, work: None)
 
 
 def nothing(*_: Any) -> None:

@@ -24,9 +24,13 @@ def test_strategies_show_their_place_and_their_replicas() -> None:
         f"<ParameterServerStrategy task='chief:0' {place}",
         f"<ParameterServerStrategy task='worker:0' {place}",
     ]
+    assert repr(rw.distribute.get_strategy()) == "<DefaultStrategy replicas=['CPU:0']>"
+
+
+@pytest.mark.annex("ring")
+def test_a_strategy_of_workers_in_sync_shows_which_of_them_it_is() -> None:
     alone = rw.distribute.MultiWorkerMirroredStrategy()
     assert repr(alone) == "<MultiWorkerMirroredStrategy worker=0 workers=1 replicas=['CPU:0']>"
-    assert repr(rw.distribute.get_strategy()) == "<DefaultStrategy replicas=['CPU:0']>"
 
 
 def test_resolvers_show_what_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:

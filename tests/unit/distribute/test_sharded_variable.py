@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.rows import row
 from helpers.sharded import KINDS, PS, WHOLE, by_hand, of_ps, on_ps, strategy_of
 from ropewalk.core.errors import ShapeMismatchError
@@ -41,7 +42,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 class Touched:
     """Which shards are read or written from now on."""
 
-    def __init__(self, v: ShardedVariable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, v: ShardedVariable, calls: Calls) -> None:
         self._numbers: set[int] = set()
         self._before: list[tuple[int, int]] = []
         self._transports: list[LocalPs] = []
@@ -53,17 +54,11 @@ class Touched:
             return
         shards = {id(shard): i for i, shard in enumerate(v.variables)}
 
-        def watch(name: str) -> None:
-            method = getattr(LocalVariable, name)
-
-            def watched(this: LocalVariable, *args: Any) -> Any:
-                self._numbers.add(shards[id(this)])
-                return method(this, *args)
-
-            monkeypatch.setattr(LocalVariable, name, watched)
+        def note(this: LocalVariable, *_: Any) -> None:
+            self._numbers.add(shards[id(this)])
 
         for name in ("read_value", "sparse_read", "scatter", "assign", "assign_add"):
-            watch(name)
+            calls.before(LocalVariable, name, note)
 
     def _counted(self) -> list[tuple[int, int]]:
         counters = [transport.store.counters() for transport in self._transports]
@@ -255,19 +250,17 @@ TOUCHES: dict[str, tuple[Callable[[ShardedVariable], Any], set[int]]] = {
 
 
 @pytest.mark.parametrize("what", TOUCHES)
-def test_reads_touch_only_the_shards_they_need(
-    make: Make, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_touch_only_the_shards_they_need(make: Make, what: str, calls: Calls) -> None:
     v = make()
     read, expected = TOUCHES[what]
-    touched = Touched(v, monkeypatch)
+    touched = Touched(v, calls)
     read(v)
     assert touched.shards() == expected
 
 
-def test_writes_of_rows_touch_only_their_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_of_rows_touch_only_their_shards(calls: Calls) -> None:
     v = by_hand()
-    touched = Touched(v, monkeypatch)
+    touched = Touched(v, calls)
     v.scatter_add(rw.IndexedSlices(np.ones((2, 2), np.float32), np.array([5, 4])))
     assert touched.shards() == {1}
 

@@ -87,6 +87,7 @@ def test_one_task_does_everything(strategy: Strategy) -> None:
     assert extended.experimental_require_static_shapes is False
 
 
+@pytest.mark.annex("jax_bridge")
 @pytest.mark.parametrize(
     "module", [rw.distribute, rw.distribute.experimental], ids=["distribute", "experimental"]
 )
@@ -96,6 +97,7 @@ def test_the_strategy_of_tpus_is_found_by_its_name_and_no_other(module: Any) -> 
         module.XPUStrategy  # noqa: B018
 
 
+@pytest.mark.annex("ring")
 def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -112,6 +114,7 @@ def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
     strategy.close()
 
 
+@pytest.mark.annex("ring")
 def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,6 +140,7 @@ def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes
     strategy.close()
 
 
+@pytest.mark.annex("ring")
 def test_an_evaluator_is_none_of_the_synchronous_workers() -> None:
     spec = rw.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
     resolver = rw.distribute.cluster_resolver.SimpleClusterResolver(
@@ -146,6 +150,7 @@ def test_an_evaluator_is_none_of_the_synchronous_workers() -> None:
         rw.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
+@pytest.mark.annex("ring")
 def test_the_experimental_strategy_of_workers_takes_its_communication_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

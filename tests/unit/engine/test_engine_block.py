@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.rules import SGD, Adam, Ftrl, RMSprop
 from helpers.waiting import scaled
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
@@ -177,10 +178,9 @@ def test_adams_rate_carries_both_corrections() -> None:
 
 @pytest.mark.parametrize("rule", [SGD(momentum=0.5), Adam()], ids=repr)
 def test_warming_up_begins_to_load_the_kernel_that_steps_will_ask_for(
-    rule: UpdateRule, monkeypatch: pytest.MonkeyPatch
+    rule: UpdateRule, calls: Calls
 ) -> None:
-    begun: list[object] = []
-    monkeypatch.setattr(library, "load_in_background", lambda *wanted: begun.append(wanted))
+    begun = calls.noted(library, "load_in_background")
     for dtype in (F32, BFLOAT16):
         warm_up(rule, dtype)
     assert begun == [(rule.chosen_kernel(), F32)] * 2

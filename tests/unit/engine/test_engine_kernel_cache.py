@@ -3,12 +3,15 @@ said.
 """
 
 import errno
+import fcntl
 import grp
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.engine.kernel_cache import candidates, choose_folder, compiling_in
 
 SELF = os.geteuid()
@@ -21,11 +24,11 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def group_of_others(monkeypatch: pytest.MonkeyPatch) -> int:
+def group_of_others(calls: Calls) -> int:
     """A group of this process that has other members."""
     gid = os.getegid()
     members = grp.struct_group(("team", "x", gid, ["somebody"]))
-    monkeypatch.setattr("grp.getgrgid", lambda _: members)
+    calls.after(grp, "getgrgid", lambda *_: members)
     return gid
 
 
@@ -68,9 +71,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "cache"])
-def test_what_belongs_to_another_user_is_refused(
-    home: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_what_belongs_to_another_user_is_refused(home: Path, calls: Calls, what: str) -> None:
     path, _ = chosen(home / "a")
     assert path is not None
     inner = path / "engine_1"
@@ -80,15 +81,12 @@ def test_what_belongs_to_another_user_is_refused(
     if SELF == 0:
         os.chown(theirs, 12345, -1)
     else:
-        lstat = Path.lstat
 
-        def of_another(self: Path) -> os.stat_result:
-            status = list(lstat(self))
-            if self == theirs:
-                status[4] = 12345
-            return os.stat_result(status)
+        def of_another(status: os.stat_result, path: Path) -> os.stat_result:
+            owner = 12345 if path == theirs else status.st_uid
+            return os.stat_result([*status[:4], owner, *status[5:]])
 
-        monkeypatch.setattr(Path, "lstat", of_another)
+        calls.after(Path, "lstat", of_another)
     found, (refusal,) = chosen(home / "a")
     assert found is None
     assert f"{theirs} belongs to user 12345, not to {SELF}" in refusal
@@ -151,9 +149,7 @@ def test_a_file_in_the_way_is_named_and_no_folder_is_no_error(home: Path) -> Non
     assert chosen() == (None, [])
 
 
-def test_a_folder_that_cannot_be_written_to_is_copied(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_copied(home: Path, calls: Calls) -> None:
     path, _ = chosen(home / "a")
     assert path is not None
     (path / "engine_1").mkdir(mode=0o700)
@@ -162,10 +158,7 @@ def test_a_folder_that_cannot_be_written_to_is_copied(
     for inner in (path / "engine_1" / "kernels.sgd-1.nbi", path / "engine_1", path):
         inner.chmod(0o500)
 
-    def read_only(*, dir: Path) -> None:  # noqa: A002
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    calls.fail(tempfile, "TemporaryFile", OSError(30, "Read-only file system"))
     found = choose_folder([home / "a"])
     assert found.copied_from == path
     assert found.path is not None
@@ -189,13 +182,12 @@ def test_the_setting_comes_first_then_numbas_variable_then_the_users_cache(
     assert candidates() == [Path("/home/me/.cache/ropewalk")]
 
 
-def test_without_a_home_there_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
+def test_without_a_home_there_is_no_candidate(
+    monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", nobody)
+    calls.fail(Path, "home", RuntimeError("Could not determine home directory."))
     assert candidates() == []
 
 
@@ -211,11 +203,8 @@ def test_a_kernel_is_compiled_by_one_process_and_the_others_do_not_wait(tmp_path
 
 
 def test_where_nothing_can_be_locked_each_process_compiles_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
-    def no_locks(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, f"no locks here: {descriptor}, {operation}")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    calls.fail(fcntl, "flock", OSError(errno.ENOLCK, "no locks here"))
     with compiling_in(tmp_path) as is_ours:
         assert is_ours

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.rows import row
-from ropewalk.core.arrays import gather_buffer as copying
+from helpers.ways import on_four_cores, without_row_kernels
 from ropewalk.core.arrays.dtypes import DTYPES, Array, DType
 from ropewalk.engine import rows as row_functions
-from ropewalk.engine.library import library
 from ropewalk.engine.rows import (
     deduplicate,
     gather_rows,
@@ -31,7 +30,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(row_functions, "_SMALL_BYTES", 0)
         monkeypatch.setattr(row_functions, "_SMALL_COUNT", 0)
     else:
-        monkeypatch.setattr(library, "row_kernel_if_ready", lambda *_: None)
+        without_row_kernels(monkeypatch)
     return str(request.param)
 
 
@@ -197,8 +196,7 @@ def test_row_numbers_and_tables_may_lie_at_odd_addresses() -> None:
 
 
 def test_several_cores_copy_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_PARALLEL_BYTES", 0)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(4))
+    on_four_cores(monkeypatch)
     rng = np.random.default_rng(4)
     table, chosen = numbers(rng, (1000, 5), F32), rng.integers(0, 1000, 3001)
     np.testing.assert_array_equal(gather_rows(table, chosen), table[chosen])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.process.accelerators import NodeGpu
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local import gpus
@@ -30,10 +31,17 @@ def write_gpu(root: Path, pci: str, model: str = "NVIDIA H100 80GB HBM3") -> Non
     (device / "local_cpulist").write_text(NEAR[pci])
 
 
+@pytest.fixture(autouse=True)
+def bound(calls: Calls) -> set[str]:
+    """Who has bound this process to some of the cores: nobody at first."""
+    by = set[str]()
+    calls.after(gpus, "_is_bound", lambda _: bool(by))
+    return by
+
+
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with a GPU on each of two nodes, of which this process may have all cores."""
-    monkeypatch.setattr(gpus, "_is_bound", lambda: False)
+def root(tmp_path: Path) -> Path:
+    """A machine with a GPU on each of two nodes."""
     for pci in NEAR:
         write_gpu(tmp_path, pci)
     return tmp_path
@@ -61,18 +69,15 @@ def test_a_task_with_a_gpu_of_its_own_runs_near_it(
     assert cores_near(shares, {}, root) == found
 
 
-def test_a_part_of_a_gpu_is_where_the_gpu_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_gpu_is_where_the_gpu_is(root: Path, calls: Calls) -> None:
     listed = [NodeGpu("GPU-aaaa-1"), NodeGpu("GPU-bbbb-2", ("MIG-1", "MIG-2"))]
-    monkeypatch.setattr(gpus, "node_gpus", lambda: listed)
+    calls.after(gpus, "node_gpus", lambda _: listed)
     assert cores_near({ONE: ["MIG-1"], TWO: ["MIG-2"]}, {}, root) == {ONE: HIGH, TWO: HIGH}
     assert cores_near({ONE: ["MIG-3"]}, {}, root) == {}
 
 
-def test_numbers_of_unequal_gpus_count_where_their_order_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_unequal_gpus_count_where_their_order_is_said(tmp_path: Path) -> None:
     """CUDA's first GPU is the fastest, unless a variable says otherwise."""
-    monkeypatch.setattr(gpus, "_is_bound", lambda: False)
     write_gpu(tmp_path, "0000:17:00.0", "NVIDIA T4")
     write_gpu(tmp_path, "0000:97:00.0", "NVIDIA H100")
     assert cores_near({ONE: ["0"]}, {}, tmp_path) == {}
@@ -84,10 +89,8 @@ def test_what_the_user_says_of_cores_counts(root: Path, name: str) -> None:
     assert cores_near({ONE: ["0"]}, {name: "true"}, root) == {}
 
 
-def test_where_the_launcher_is_bound_already_nothing_happens(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpus, "_is_bound", lambda: True)
+def test_where_the_launcher_is_bound_already_nothing_happens(root: Path, bound: set[str]) -> None:
+    bound.add("taskset")
     assert cores_near({ONE: ["0"]}, {}, root) == {}
 
 

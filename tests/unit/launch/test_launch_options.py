@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from helpers.calls import Calls
 from helpers.commands import command_case
 from ropewalk.core.errors import ConfigurationError, RopewalkError, TFConfigError
 from ropewalk.core.exit_codes import ExitCode
@@ -34,12 +35,20 @@ CLUSTER_FLAG = json.dumps({"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]})
 CLUSTER = '{"chief":["127.0.0.1:1"],"ps":["127.0.0.1:2"],"worker":["127.0.0.1:3"]}'
 
 
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives this machine a name."""
+    return lambda name: monkeypatch.setattr(socket, "gethostname", lambda: name)
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, restored_logger: object) -> None:
+def clean_environment(
+    monkeypatch: pytest.MonkeyPatch, restored_logger: object, named: Callable[[str], None]
+) -> None:
     for name in ("TF_CONFIG", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    named("localhost")
 
 
 def show(*arguments: str, config: object = None, role: str = "run", **env: str) -> Result:
@@ -225,8 +234,8 @@ def test_flags_that_contradict_a_launcher_are_an_error(
     assert said in error.message
 
 
-def test_the_index_comes_from_the_host_name_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "ps-1")
+def test_the_index_comes_from_the_host_name_last(named: Callable[[str], None]) -> None:
+    named("ps-1")
     arguments = ["--replicas", "ps=2,worker=1", "--host-template", "{role}-{index}:1"]
     _, rows = shown(*arguments, role="ps")
     assert rows["task.index"] == ("1", "host name ps-1")
@@ -418,15 +427,12 @@ def test_wrong_usage_is_two_and_no_traceback(
 
 
 def test_an_error_of_ours_ends_with_its_exit_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], calls: Calls
 ) -> None:
     class OddError(RopewalkError):
         exit_code = ExitCode.REFUSED
 
-    def fail(*_: object, **__: object) -> None:
-        raise OddError("it went wrong")
-
-    monkeypatch.setattr(cli.ropewalk, "main", fail)
+    calls.fail(cli.ropewalk, "main", OddError("it went wrong"))
     with pytest.raises(SystemExit) as caught:
         cli.main([])
     assert caught.value.code == 6
@@ -459,12 +465,10 @@ def test_what_follows_the_script_is_the_scripts(
 
 
 def test_the_version_is_told_without_an_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], calls: Calls
 ) -> None:
-    def not_installed(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", not_installed)  # PYTHONPATH=src is enough to run
+    missing = metadata.PackageNotFoundError("ropewalk")
+    calls.fail(metadata, "version", missing)  # PYTHONPATH=src is enough to run
     cli.main(["--version"])
     assert "ropewalk" in capsys.readouterr().out
 
@@ -570,9 +574,9 @@ def test_the_help_of_ps_lists_no_flags_of_training() -> None:
 
 
 def test_without_a_job_on_this_machine_the_status_says_what_to_give(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], calls: Calls
 ) -> None:
-    monkeypatch.setattr("ropewalk.net.this_machine.announced_chiefs", list)
+    calls.after("ropewalk.net.this_machine", "announced_chiefs", lambda _: [])
     with pytest.raises(SystemExit) as caught:
         cli.main(["status"])
     assert caught.value.code == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.errors import AddressInUseError
 from ropewalk.net.this_machine import _reserved, free_ports
 
@@ -75,10 +76,7 @@ def test_a_process_holds_a_bounded_number_of_ports() -> None:
     assert len(_reserved) == 64
 
 
-def test_too_many_ports_are_an_error_and_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(socket.socket, "bind", refuse)
+def test_too_many_ports_are_an_error_and_not_a_loop(calls: Calls) -> None:
+    calls.fail(socket.socket, "bind", OSError())
     with pytest.raises(AddressInUseError, match="no 1 free ports"):
         free_ports(1)

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from helpers.calls import Calls
 from helpers.waiting import scaled
-from ropewalk.net import routes as module
 from ropewalk.net.routes import break_off, relay
 
 
@@ -85,9 +85,8 @@ def test_without_memory_for_one_direction_the_other_ends_too() -> None:
         assert raised == [MemoryError]
 
 
-def test_without_another_thread_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = Mock(start=Mock(side_effect=RuntimeError("can't start new thread")))
-    monkeypatch.setattr(module, "new_thread", Mock(return_value=thread))
+def test_without_another_thread_it_returns(calls: Calls) -> None:
+    calls.fail(threading.Thread, "start", RuntimeError("can't start new thread"))
     one, other = socket.socketpair()
     with one, other:
         relay(one, other)

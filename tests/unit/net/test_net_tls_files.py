@@ -99,26 +99,36 @@ def test_ones_own_certificate_must_be_valid_now(
         opened(settings, mutual=ca).current()
 
 
+@pytest.fixture
+def run_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``run_as(geteuid=1)``: what the system says of this process's user."""
+
+    def pretend(**answers: object) -> None:
+        for name, answer in answers.items():
+            monkeypatch.setattr(os, name, lambda answer=answer: answer)
+
+    return pretend
+
+
 def test_a_key_of_root_may_be_read_by_our_group_as_kubernetes_mounts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run_as: Callable[..., None]
 ) -> None:
     settings = write(tmp_path, issued())
     key = Path(settings["tls_key"])
     key.chmod(0o440)
     found = os.stat(key)
     ours = [found.st_gid] if found.st_uid == 0 else [*os.getgroups()]
-    monkeypatch.setattr(os, "getgroups", lambda: ours)
+    run_as(getgroups=ours)
     if found.st_uid == 0:
         assert opened(settings).current().server is not None
-    monkeypatch.setattr(os, "getgroups", list)
-    monkeypatch.setattr(os, "getegid", lambda: found.st_gid + 1)
+    run_as(getgroups=[], getegid=found.st_gid + 1)
     with pytest.raises(ConfigurationError, match="mode 0440"):
         opened(settings).current()
 
 
-def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_another_user_is_refused(tmp_path: Path, run_as: Callable[..., None]) -> None:
     settings = write(tmp_path, issued())
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    run_as(geteuid=12345)
     if os.stat(settings["tls_key"]).st_uid == 0:
         os.chown(settings["tls_key"], 54321, -1)
     with pytest.raises(ConfigurationError, match="belongs to user"):

@@ -1,12 +1,12 @@
 """The chief's service over loopback: register, heartbeat, finish, stop, status."""
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 
 import grpc
 import pytest
 
+from helpers.calls import Calls
 from helpers.clock import ManualClock
 from helpers.waiting import wait_until
 from ropewalk.client.chief.calls import ChiefClient
@@ -27,7 +27,6 @@ from ropewalk.core.task import Incarnation, Outcome, Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.core.wire import codec, error_table
 from ropewalk.proto.v1 import chief_pb2, chief_pb2_grpc
-from ropewalk.server.chief import servicer
 from ropewalk.server.chief.server import ChiefServer
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
@@ -222,6 +221,7 @@ def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
         client.close()
 
 
+@pytest.mark.annex("replication")
 def test_a_share_of_a_job_with_one_for_each_ps_does_not_move(client: ChiefClient) -> None:
     with pytest.raises(ConfigurationError, match="the shares of this job do not move"):
         client.move_share(0, PS, timeout_s=T)
@@ -229,21 +229,20 @@ def test_a_share_of_a_job_with_one_for_each_ps_does_not_move(client: ChiefClient
 
 
 def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     """Each task of a job with replicas has such a call open all the time."""
-    monkeypatch.setattr(servicer, "WATCH_S", 60.0)
     settings = SETTINGS.model_copy(update={"ps_replicas": 2})
     server = ChiefServer(CHIEF, [(CHIEF, "c:1")], settings)
     server.start("127.0.0.1:0")
-    leaders, arrived = server.locked_job.leaders, Counter[str]()
-    watch = leaders.watch
+    leaders = server.locked_job.leaders
+    arrived, changed = list[int](), threading.Event()
 
-    def count(seen: int, wait_s: float) -> tuple[int, list[ShareLeader]]:
-        arrived["calls"] += 1
-        return watch(seen, wait_s)
+    def wait(seen: int, _: float) -> None:
+        arrived.append(seen)
+        changed.wait(60)
 
-    monkeypatch.setattr(leaders, "watch", count)
+    calls.before(leaders, "watch", wait)
     clients = [ChiefClient(f"127.0.0.1:{server.port}", SETTINGS, WHO) for _ in range(40)]
     waiting = [
         threading.Thread(target=lambda each=each: each.watch_leaders(1, timeout_s=60))
@@ -252,13 +251,15 @@ def test_tasks_that_wait_for_another_leader_hold_up_no_other_call(
     try:
         for thread in waiting:
             thread.start()
-        wait_until(lambda: arrived["calls"] == len(clients), 20)
+        wait_until(lambda: len(arrived) == len(clients), 20)
         assert clients[0].status(timeout_s=T).ps_replicas == 2
         leaders.publish(ShareLeader(0, 1, PS, "p:1", ()))
+        changed.set()
         for thread in waiting:
             thread.join(20)
             assert not thread.is_alive()
     finally:
+        changed.set()
         for each in clients:
             each.close()
         server.stop(grace_s=0)

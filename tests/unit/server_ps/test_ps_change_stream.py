@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.pushes import push_of
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition
 from ropewalk.core.rules.initializers import Initializer
@@ -131,15 +132,9 @@ def test_what_a_subscriber_refuses_does_not_happen_and_may_be_repeated() -> None
     assert noted.heard[1] == ("before", 0.0, False)
 
 
-def test_a_change_that_fails_is_announced_as_one_that_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_change_that_fails_is_announced_as_one_that_has_failed(calls: Calls) -> None:
     store, noted = subscribed()
-
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(store.table.blocks()[0], "run", fail)
+    calls.fail(store.table.blocks()[0], "run", ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         push(store, 1)
     assert noted.heard[-1] == ("failed", 0.0, ZeroDivisionError)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from helpers.calls import Calls
 from helpers.pushes import push_of
 from helpers.rows import row
 from helpers.rules import SGD, Adagrad, Adam, Ftrl, RMSprop
 from helpers.waiting import scaled
-from ropewalk.core.arrays.buffers import present_buffer
 from ropewalk.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from ropewalk.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from ropewalk.core.checkpoint.manifest import SavedPart
@@ -398,27 +398,19 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
         )
 
 
-def test_saving_takes_memory_for_one_copy_whatever_the_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saving_takes_memory_for_one_copy_whatever_the_shard(tmp_path: Path, calls: Calls) -> None:
     w = VariableDefinition("w", (1_000_000, 8), F32, ZEROS)
     cluster = Cluster(1, [w])
     cluster.bind(Adagrad(), "w")
     whole = cluster.value("w").nbytes * 2
-    taken: list[int] = []
-
-    def buffer(num_bytes: int) -> Array:
-        taken.append(num_bytes)
-        return present_buffer(num_bytes)
-
-    monkeypatch.setattr(saving, "present_buffer", buffer)
+    taken = calls.noted(saving, "present_buffer")
     library.wait(time.monotonic() + scaled(60))  # what loads the kernel takes memory, too
     tracemalloc.start()
     part = save_shards(cluster.stores[0], str(tmp_path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
-    assert taken == [block_reader.COPY_BYTES]
+    assert taken == [(block_reader.COPY_BYTES,)]
     assert peak < 4 * 1024 * 1024
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.arrays.dtypes import BFLOAT16, DType
-from ropewalk.core.checkpoint import CheckpointReader
 from ropewalk.core.errors import (
     DefinitionMismatchError,
     LimitExceededError,
@@ -25,7 +25,6 @@ from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.core.wire.steps import Encoding, LayoutEntry, Operation
 from ropewalk.engine.block import Block
 from ropewalk.server.ps.layout import compile_layout
-from ropewalk.server.ps.new_blocks import initialize
 from ropewalk.server.ps.store import Store
 
 PS = TaskId("ps", 0)
@@ -261,18 +260,16 @@ def test_trainable_or_not_is_no_part_of_the_definition_two_tasks_must_share() ->
     store.table.define(cut(replace(variable(), trainable=False), 1), WORKER)
 
 
-def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_answer_while_a_large_variable_is_filled(calls: Calls) -> None:
     """The chief's lease asks for them; a ps that restores a table is not dead."""
     filling, go_on = threading.Event(), threading.Event()
-    fill = initialize
 
-    def slow(block: Block, *arguments: Any) -> CheckpointReader | None:
+    def wait(block: Block, *_: Any) -> None:
         if block.shards[0].variable.name == variable().name:
             filling.set()
             assert go_on.wait(10)
-        return fill(block, *arguments)
 
-    monkeypatch.setattr("ropewalk.server.ps.shard_table.initialize", slow)
+    calls.before("ropewalk.server.ps.shard_table", "initialize", wait)
     store = Store(TaskId("ps", 0), Settings())
     thread = threading.Thread(target=store.table.define, args=(cut(variable(), 1), WORKER))
     thread.start()

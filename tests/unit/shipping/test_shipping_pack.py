@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.errors import ProjectError, ProjectTooLargeError
 from ropewalk.shipping import Package, PackageLimits, pack
 from ropewalk.shipping.package import largest
-from ropewalk.shipping.packing import read_regular
 
 
 def write(root: Path, **files: str) -> Path:
@@ -228,15 +228,14 @@ def test_the_walk_ends_in_a_folder_of_very_many_files_that_are_left_out(tmp_path
 
 
 def test_a_file_that_grows_while_it_is_packed_does_not_break_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     write(tmp_path, **{"a.log": "x", "b.py": "x"})
 
-    def grow(path: Path, most: int) -> bytes:
+    def grow(path: Path, most: int) -> None:
         (tmp_path / "a.log").write_text("x" * 1000)
-        return read_regular(path, most)
 
-    monkeypatch.setattr("ropewalk.shipping.packing.read_regular", grow)
+    calls.before("ropewalk.shipping.packing", "read_regular", grow)
     with pytest.raises(ProjectTooLargeError, match="over the limit of 10"):
         pack(tmp_path, PackageLimits(max_bytes=10))
     package = pack(tmp_path, PackageLimits(max_bytes=2000))
@@ -266,14 +265,12 @@ def test_no_folder_and_nothing_to_send_are_errors(tmp_path: Path) -> None:
         pack(tmp_path / "file")
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_named(tmp_path: Path, calls: Calls) -> None:
     """Root may read everything, so the refusal is made here."""
-
-    def refuse(path: Path, most: int) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
     write(tmp_path, **{"secret.key": "x"})
-    monkeypatch.setattr("ropewalk.shipping.packing.read_regular", refuse)
+    calls.fail(
+        "ropewalk.shipping.packing", "read_regular", PermissionError(13, "Permission denied")
+    )
     with pytest.raises(ProjectError, match=r"secret\.key cannot be read: Permission denied"):
         pack(tmp_path)
 

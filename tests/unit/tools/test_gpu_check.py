@@ -99,6 +99,7 @@ def test_rows_are_chosen_by_section_and_by_name() -> None:
         chosen(rows, ["a", "c", "a.three"])
 
 
+@pytest.mark.annex("ring")
 def test_every_row_says_what_is_promised_where_and_what_is_wanted() -> None:
     rows = all_rows()
     assert len({each.name for each in rows}) == len(rows)
@@ -267,6 +268,7 @@ def test_results_are_lines_of_json_and_one_table(tmp_path: Path) -> None:
     assert summary(results) == "1 PASS, 1 FAIL, 1 SKIP"
 
 
+@pytest.mark.annex("ring")
 def test_the_command_runs_the_rows_that_are_named_and_writes_what_it_found(
     tmp_path: Path,
 ) -> None:
@@ -286,6 +288,7 @@ def test_the_command_runs_the_rows_that_are_named_and_writes_what_it_found(
     assert "1 PASS, 0 FAIL, 2 SKIP" in done.stdout
 
 
+@pytest.mark.annex("ring")
 @pytest.mark.parametrize(
     ("flags", "code", "shown"),
     [
@@ -301,9 +304,8 @@ def test_the_command_shows_what_there_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu_check", *flags])
     monkeypatch.setenv("COLUMNS", "200")
-    assert command_line() == code
+    assert command_line(flags) == code
     assert shown in capsys.readouterr().out
 
 
@@ -319,6 +321,7 @@ def played(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield Machine(("0",) * request.param, frozenset({"cupy"}), is_played=True)
 
 
+@pytest.mark.annex("ring")
 def test_rows_hold_on_played_gpus(played: Machine) -> None:
     ran = [each for each in chosen(all_rows(), DRY) if not why_skipped(each, played)]
     assert len(ran) >= 11
@@ -326,6 +329,7 @@ def test_rows_hold_on_played_gpus(played: Machine) -> None:
     assert {each.row: each.got for each in found if each.verdict is Verdict.FAIL} == {}
 
 
+@pytest.mark.annex("ring")
 def test_a_row_fails_where_a_write_goes_wrong(
     played: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

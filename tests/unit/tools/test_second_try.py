@@ -3,7 +3,7 @@
 import datetime
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,15 @@ def listed(run_tests: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return path
 
 
-def main(run_tests: Any, monkeypatch: pytest.MonkeyPatch, *failures: dict[str, str]) -> int:
-    monkeypatch.setattr(run_tests, "_pytest", Runs(*failures))
-    return int(run_tests.main(["-q"]))
+def main(
+    run_tests: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *failures: dict[str, str],
+    runs: Callable[..., tuple[int, dict[str, str]]] | None = None,
+    flags: Sequence[str] = ("tests",),  # with a path nothing is compiled beforehand
+) -> int:
+    monkeypatch.setattr(run_tests, "_pytest", runs or Runs(*failures))
+    return int(run_tests.main(list(flags)))
 
 
 def test_a_race_passes_once_in_a_working_tree(
@@ -137,6 +143,8 @@ def test_a_failure_of_a_contract_fails_at_once(
 def test_that_no_test_needs_more_tools_is_no_failure(
     run_tests: Any, listed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_tests, "_pytest", lambda *_: (5, {}))
-    assert run_tests.main(["--needing-more-than=/bin"]) == 0
-    assert run_tests.main(["-q"]) == 5
+    def ends(*_: str) -> tuple[int, dict[str, str]]:
+        return 5, {}
+
+    assert main(run_tests, monkeypatch, runs=ends, flags=["--needing-more-than=/bin"]) == 0
+    assert main(run_tests, monkeypatch, runs=ends) == 5

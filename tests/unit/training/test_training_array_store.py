@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from ropewalk.core.errors import ConfigurationError, UnknownVariableError
 from ropewalk.distribute.base.moved_average import MovedAverage
 from ropewalk.engine.update_kernel import UpdateKernel
@@ -294,7 +295,7 @@ def test_where_a_creator_finds_variables_by_name_a_second_store_has_the_same(
 
 
 def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     """Small arrays stand in one block, in the store's order; pushed so, all are one update."""
     store = ArrayStore(
@@ -304,16 +305,9 @@ def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
     )
     gradients = {f"v{i}": np.full(4, i + 1, F32) for i in reversed(range(8))}
     store.exchange(gradients)
-    calls: list[int] = []
-    apply = UpdateKernel.__call__
-
-    def counted(self: UpdateKernel, *args: Any, **more: Any) -> Any:
-        calls.append(1)
-        return apply(self, *args, **more)
-
-    monkeypatch.setattr(UpdateKernel, "__call__", counted)
+    kernels = calls.noted(UpdateKernel, "__call__")
     values = store.exchange(gradients)
-    assert len(calls) == 1
+    assert len(kernels) == 1
     np.testing.assert_allclose([values[f"v{i}"][0] for i in range(8)], 0.8, rtol=1e-4)
 
 
@@ -393,7 +387,13 @@ def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None
     assert strategy.global_step == 11
 
 
-@pytest.mark.parametrize("name", ["ParameterServerStrategy", "MultiWorkerMirroredStrategy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ParameterServerStrategy",
+        pytest.param("MultiWorkerMirroredStrategy", marks=pytest.mark.annex("ring")),
+    ],
+)
 @pytest.mark.parametrize("own", [False, True], ids=["rule", "own-optimizer"])
 def test_nan_of_a_gradient_changes_no_average(own: bool, name: str) -> None:
     strategy: Any = getattr(rw.distribute, name)()
@@ -485,7 +485,7 @@ def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoi
 
 
 def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
 ) -> None:
     """Deltas of arrays, of arrays in parts and of rows, and what is overwritten beside them."""
     cut = rw.distribute.experimental.partitioners.FixedShardsPartitioner(2)
@@ -496,14 +496,8 @@ def test_all_that_an_optimizer_of_the_worker_has_made_travels_in_one_push(
         "w": rw.IndexedSlices(np.ones((3, 2)), np.array([1, 3, 1])),  # float64, and a row twice
         "b": np.asarray(2.0, F32),
     }
-    session, pushes = strategy.extended.runtime.session, list[Any]()
-    begin = session.begin
-
-    def count(*args: Any, **kwargs: Any) -> Any:
-        pushes.append(args)
-        return begin(*args, **kwargs)
-
-    monkeypatch.setattr(session, "begin", count)
+    session = strategy.extended.runtime.session
+    pushes = calls.noted(session, "begin")
     values = store.exchange(
         ModelStep(
             {"b": np.ones((), F32)},

@@ -46,6 +46,7 @@ def test_so_is_what_cannot_be_built(arguments: Any) -> None:
         DeviceAssignment.build(**arguments)
 
 
+@pytest.mark.annex("jax_bridge")
 def test_a_tpu_elsewhere_is_refused() -> None:
     resolver: Any = rw.distribute.cluster_resolver.TPUClusterResolver
     assert resolver("local").cluster_spec().as_dict() == {}

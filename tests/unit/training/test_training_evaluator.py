@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.pushes import push_of
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.core.arrays.dtypes import Array
 from ropewalk.core.checkpoint import (
-    CheckpointReader,
     Manifest,
     VariableRecord,
     checkpoint_path,
@@ -173,21 +173,18 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, da
 
 
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
     from ropewalk.training import evaluator as module
 
     write_checkpoint(tmp_path, 10)
-    reader = CheckpointReader
 
-    def slow_reader(path: str) -> Any:
-        opened = reader(path)
+    def go_on(_: object, path: str) -> None:
         if path.endswith("10"):
             write_checkpoint(tmp_path, 20, final=True)
             prune(str(tmp_path), 1)
-        return opened
 
-    monkeypatch.setattr(module, "CheckpointReader", slow_reader)
+    calls.after(module, "CheckpointReader", go_on)
     assert [result.global_step for result in evaluator(tmp_path).start()] == [20]
 
 

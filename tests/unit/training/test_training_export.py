@@ -14,6 +14,7 @@ import ropewalk as rw
 from helpers import processes
 from ropewalk.core.errors import CheckpointError, StorageError, UnknownVariableError
 from ropewalk.training.export_formats import format_of, nested
+from ropewalk.training.exporting import parts_of
 
 ROWS = 20_000
 
@@ -111,10 +112,16 @@ def test_a_table_larger_than_what_it_takes(tmp_path: Path) -> None:
     assert peak < 12 * 2**20
 
 
-def test_live_variables_a_store_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ropewalk.training import exporting
+def test_a_large_table_comes_some_rows_at_a_time() -> None:
+    strategy = rw.distribute.ParameterServerStrategy()
+    values = {"table": np.arange(99, dtype=np.float32).reshape(33, 3)}
+    [table] = rw.training.ArrayStore(values, None, strategy).variables.values()
+    parts = list(parts_of(table, 100))
+    assert [part.nbytes for part in parts] == [96] * 4 + [12]
+    assert b"".join(parts) == values["table"].tobytes()
 
-    monkeypatch.setattr(exporting, "_BLOCK_BYTES", 100)  # rows of the table, some at a time
+
+def test_live_variables_a_store_and_arrays(tmp_path: Path) -> None:
     strategy = rw.distribute.ParameterServerStrategy()
     values = {"table": np.arange(99, dtype=np.float32).reshape(33, 3), "b": np.float64(2.5)}
     store = rw.training.ArrayStore(values, None, strategy)

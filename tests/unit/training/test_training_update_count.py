@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ropewalk as rw
 from helpers.late import Late
 
 jax, optax = Late("jax"), Late("optax")
+
+pytestmark = pytest.mark.annex("jax_bridge")
 
 ONES = {"w": np.ones(2, np.float32)}
 

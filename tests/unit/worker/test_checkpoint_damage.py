@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from helpers.saving import StorePs, checkpointer
 from ropewalk.core.checkpoint import CheckpointReader, list_checkpoints
 from ropewalk.core.errors import CheckpointError, PeerLostError, StorageError
@@ -160,14 +161,10 @@ def test_where_all_are_damaged_the_error_is_permanent_and_nothing_is_touched(
 
 
 def test_trouble_that_may_pass_does_not_lead_to_an_older_checkpoint(
-    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, calls: Calls
 ) -> None:
     saver = checkpointer(model_dir)
-
-    def lost(*_: object, **__: object) -> None:
-        raise PeerLostError("/job:ps/task:1 does not answer")
-
-    monkeypatch.setattr(StorePs, "verify_shards", lost)
+    calls.fail(StorePs, "verify_shards", PeerLostError("/job:ps/task:1 does not answer"))
     with pytest.raises(PeerLostError):
         saver.choose()
     assert [info.name for info in list_checkpoints(str(model_dir))] == [OLD, NEW]

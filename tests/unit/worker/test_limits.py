@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.core.errors import ConfigurationError
 from ropewalk.worker.process import surroundings as limits
 from ropewalk.worker.process.surroundings import check_limits
@@ -12,11 +13,11 @@ INFINITY = resource.RLIM_INFINITY
 
 
 @pytest.fixture
-def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def allowed(calls: Calls) -> dict[str, int]:
     """Limits of this process, as the test sets them."""
     given = {"files": 65_536, "space": INFINITY}
-    monkeypatch.setattr(limits, "raise_limit", lambda: given["files"])
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (given["space"], INFINITY))
+    calls.after(limits, "raise_limit", lambda _: given["files"])
+    calls.after(resource, "getrlimit", lambda *_: (given["space"], INFINITY))
     return given
 
 

@@ -12,13 +12,11 @@ from ropewalk.worker.process.program import find_program, run_program
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_interpreter: None) -> Path:
     (tmp_path / "jobs_of_a_test.py").write_text(
         "import sys\n\n\ndef main():\n    print('called with', sys.argv[1:])\n    sys.exit(4)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", [])
     monkeypatch.delitem(sys.modules, "jobs_of_a_test", raising=False)
     return tmp_path
 

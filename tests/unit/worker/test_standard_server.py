@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import ropewalk as rw
+from helpers.calls import Calls
 from helpers.waiting import scaled
 from ropewalk.client.ps.control import PsControl
 from ropewalk.cluster.access import Principal
@@ -57,13 +58,8 @@ def test_mistakes_are_told(arguments: dict[str, Any], says: str) -> None:
         server(**arguments)
 
 
-def test_a_server_that_breaks_does_not_end_as_if_the_job_were_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(self: PsServer) -> int:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(PsServer, "wait", broken)
+def test_a_server_that_breaks_does_not_end_as_if_the_job_were_over(calls: Calls) -> None:
+    calls.fail(PsServer, "wait", KeyError("a bug"))
     made = rw.distribute.Server.create_local_server()
     with pytest.raises(KeyError, match="a bug"):
         made.join()

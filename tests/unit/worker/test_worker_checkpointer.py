@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from helpers.calls import Calls
 from ropewalk.client.ps.control import PsControl
 from ropewalk.core.arrays.dtypes import Array, as_dtype
 from ropewalk.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
@@ -154,13 +155,10 @@ def test_a_failing_save_leaves_no_directory(tmp_path: Path, error: Exception) ->
 
 
 def test_a_manifest_that_cannot_be_written_leaves_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: Calls
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError("read-only")
-
     saver = checkpointer(tmp_path, servers())
-    monkeypatch.setattr(LocalFolder, "put", refuse)
+    calls.fail(LocalFolder, "put", PermissionError("read-only"))
     with pytest.raises(StorageError, match=r"^the chief cannot write to .*: permission denied"):
         saver.save(10)
     assert names(tmp_path) == []

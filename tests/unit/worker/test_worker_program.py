@@ -251,14 +251,15 @@ def test_a_script_that_is_none_is_a_configuration_error(
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_interpreter: None
+) -> Iterator[Path]:
     """A package in the working directory whose import fails: nothing may import it to find it."""
     folder = tmp_path / "a_package"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (folder / "train.py").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     yield folder
     sys.modules.pop("a_package", None)
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from click.testing import Result
 
+from helpers.calls import Calls
 from helpers.kubernetes.cluster import KubernetesCluster, Log, Refused
 from helpers.kubernetes.connected_api import SELECTOR
 from helpers.kubernetes.job_objects import ended, finish, ready, started, task_pod
@@ -58,31 +59,25 @@ class Followed:
 
 
 def test_a_watch_that_breaks_ends_the_command_with_the_reason(
-    cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesCluster, api: KubernetesApi, calls: Calls
 ) -> None:
     started(cluster)
     cluster.put("Pod", task_pod("chief", 0, ready()))
 
-    def broken(self: LogFollower, *_: object) -> None:
-        raise KeyError("a pod without a name")
-
-    monkeypatch.setattr(LogFollower, "_begin", broken)
+    calls.fail(LogFollower, "_begin", KeyError("a pod without a name"))
     with pytest.raises(RopewalkError, match="not watched any more: KeyError: 'a pod without"):
         list(LogFollower(api, "digits", lambda task: True, watch_s=1).lines())
 
 
 def test_a_reader_that_breaks_says_so(
-    cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesCluster, api: KubernetesApi, calls: Calls
 ) -> None:
     started(cluster)
     cluster.put("Pod", task_pod("chief", 0, ended(0)))
     write(cluster, "digits-chief-0-x7k2p", range(3))
     finish(cluster, "chief")
 
-    def broken(self: LogCursor, *_: object) -> None:
-        raise KeyError("a line")
-
-    monkeypatch.setattr(LogCursor, "feed", broken)
+    calls.fail(LogCursor, "feed", KeyError("a line"))
     notes = [said.text for said in Followed(api).end() if said.is_note]
     assert "its log is not read any more: KeyError: 'a line'" in notes
 

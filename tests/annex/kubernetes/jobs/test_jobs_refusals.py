@@ -237,10 +237,8 @@ def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
     assert "no such context; there are here" in said.exception.message
 
 
-def test_long_lists_come_in_pages(
-    cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ropewalk.annexes.kubernetes.api._PAGE", 2)
+def test_long_lists_come_in_pages(cluster: KubernetesCluster) -> None:
+    api = connected(cluster, page=2)
     for index in range(5):
         cluster.put("Pod", task_pod("worker", index, ready()))
     assert len(api.list_all("Pod", SELECTOR).items) == 5
