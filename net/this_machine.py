@@ -38,7 +38,7 @@ def free_ports(count: int, *, begin: int | None = None) -> list[int]:
     and has asked for no more than 64 others. Thread-safe.
 
     Args:
-        count: How many.
+        count: Number of ports.
         begin: Number, in the range, with which the search begins. None: each process and moment has
             another one.
 
