@@ -17,13 +17,11 @@ from ...core.process.tracebacks import own_errors
 from ...distribute.strategies.strategy import Strategy
 from ...training.in_sync import workers_in_sync
 from ...training.own_optimizer import Deltas
-from .callbacks import arguments_here
+from .callbacks import EndsWithChief, FitEnd, JobCallback, arguments_here
 from .files import writers
-from .fit_end import EndsWithChief, FitEnd
 from .frameworks import build_on_first_batch, framework_of_keras, keras
 from .in_sync import refuse_sums
 from .inputs import as_input
-from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
 from .loop_state import COMPILED
 from .loops import group_of, loop_of

@@ -1,4 +1,4 @@
-"""Place of an optimizer of Keras, and the rate that it has now."""
+"""Place of an optimizer of Keras, the rate that it has now, and its state if it runs here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from ...training.own_optimizer import Deltas, choose_place
 from ...training.rule_table import optimizer_of, place_keras
 from ...training.update_count import UpdateCount, counted_by
 from .frameworks import keras
-from .own_state import OwnState
+from .loop_state import plainly
 from .shared_variables import SharedVariables
 
 # Where Keras keeps which weights do not decay; no config says it.
@@ -117,7 +117,7 @@ class KerasTrainer:
         if before and self._rule is not None and is_schedule:
             self._rule.learning_rate = lambda step: float(rate(step + before))
 
-    def own_state(self, array: Callable[[Any], Array]) -> OwnState:
+    def own_state(self, array: Callable[[Any], Array]) -> "OwnState":
         """Collect the optimizer's variables."""
         return OwnState(self._optimizer, self._trained, array)
 
@@ -245,3 +245,70 @@ def require_scale(optimizer: Any, task: str) -> None:
         "gradients, or look for NaN in the input",
         task=task,
     )
+
+
+class OwnState:
+    """Moments, velocities and the number of steps; not the rate, which the program says.
+
+    Args:
+        optimizer: The optimizer; it is built here if it was not.
+        weights: Weights that it trains.
+        array: Returns a variable's value on the host.
+
+    Attributes:
+        optimizer: Optimizer whose state it is now.
+    """
+
+    def __init__(
+        self, optimizer: Any, weights: Sequence[Any], array: Callable[[Any], Array]
+    ) -> None:
+        if not optimizer.built:
+            with plainly():
+                optimizer.build(weights)
+        self.optimizer = optimizer
+        self._array = array
+        self._shapes = {n: tuple(v.shape) for n, v in _entries(optimizer).items()}
+
+    def kept(self, strategy: Strategy, prefix: str) -> KeptState:
+        """Make the state as the job's checkpoints have it.
+
+        Args:
+            strategy: Strategy under which it is kept.
+            prefix: Prefix of its names.
+        """
+        entries = {name: self._array(v) for name, v in _entries(self.optimizer).items()}
+        kind = type(self.optimizer).__name__
+        return KeptState(entries, self._load, strategy, kind=kind, prefix=prefix)
+
+    def _load(self, entries: Mapping[str, Array]) -> None:
+        for name, variable in _entries(self.optimizer).items():
+            if name in entries:
+                variable.assign(entries[name])
+
+    def now(self, values: Callable[[], Sequence[Any]] | None) -> Mapping[str, Any] | None:
+        """Read what the optimizer has, by name; None: its state has another form than it had at
+        first.
+
+        Args:
+            values: Returns the values of all its variables; None: they are read.
+        """
+        variables = _entries(self.optimizer)
+        if self._shapes != {n: tuple(v.shape) for n, v in variables.items()}:
+            return None
+        if values is None:
+            return {name: self._array(v) for name, v in variables.items()}
+        every = dict(zip(map(id, self.optimizer.variables), values(), strict=True))
+        return {name: every[id(v)] for name, v in variables.items()}
+
+
+def _entries(optimizer: Any) -> dict[str, Any]:
+    """List its variables by name, in its own order; names alone may repeat.
+
+    Within an epoch on JAX they have no values: what they are is asked, not what they have.
+    """
+    rate = getattr(optimizer, "_learning_rate", None)
+    return {
+        f"{number}-{variable.name}": variable
+        for number, variable in enumerate(optimizer.variables)
+        if variable is not rate and variable.dtype != "string"
+    }

@@ -30,7 +30,6 @@ from .distributed_embedding import DistributedEmbedding, FeatureReader, collecti
 from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
-from .held_weights import runtime_of_chief
 from .iterations import Iterations
 from .optimizer import (
     KerasTrainer,
@@ -40,7 +39,7 @@ from .optimizer import (
     settings_of,
 )
 from .replicas import Placement
-from .shared_variables import SharedVariables, shared_variables
+from .shared_variables import SharedVariables, runtime_of_chief, shared_variables
 from .state_warnings import StateWarnings
 from .steps import Steps
 from .worker_seeds import give_own_seeds

@@ -187,7 +187,7 @@ def test_weights_that_a_callback_of_the_chief_sets_between_epochs_are_trained_on
 def test_a_worker_looks_now_and_then_whether_the_chiefs_fit_has_ended_its_own() -> None:
     """One that is late, or was started again, ends the fits that are over by now, and no later."""
     pytest.importorskip("keras")
-    from ropewalk.annexes.keras_bridge.fit_end import EndsWithChief
+    from ropewalk.annexes.keras_bridge.callbacks import EndsWithChief
 
     now, said, looks = [0.0], [0], [0]
 
