@@ -12,16 +12,67 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
+
 from ..core.arrays.any_framework import as_array
 from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.rules import update_rules as rules
 from ..core.rules.schedules import Schedule, ServerSchedule
 from .base.contexts import get_replica_context, get_strategy, require_own
-from .base.numbers_of_now import CountNow, RateNow
 from .base.reductions import ReduceOp
 from .base.values import DistributedValues, PerReplica, on_every_replica
 from .strategies.strategy import Strategy
 from .variables.variable import Variable
+
+
+class CountNow(int):
+    """A count as of now, with ``numpy`` and ``read_value``."""
+
+    def numpy(self) -> Any:
+        """Read the number, as int64."""
+        return np.int64(self)
+
+    def read_value(self) -> Self:
+        """Return the number."""
+        return self
+
+    value = read_value
+
+
+class RateNow(float):
+    """A learning rate as of now, with ``assign``, ``numpy`` and ``read_value``."""
+
+    _assign: Callable[[Any], None]
+
+    @classmethod
+    def of(cls, rate: float, assign: Callable[[Any], None]) -> Self:
+        """Make a rate.
+
+        Args:
+            rate: The number.
+            assign: Sets the rate that counts from then on.
+        """
+        number = cls(rate)
+        number._assign = assign
+        return number
+
+    def assign(self, rate: Any) -> None:
+        """Set the optimizer's rate; this number stays as it is."""
+        self._assign(rate)
+
+    def numpy(self) -> Any:
+        """Read the number, as float64."""
+        return np.float64(self)
+
+    def read_value(self) -> Self:
+        """Return the number."""
+        return self
+
+    value = read_value
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
 
 Rate = float | Schedule | Callable[..., Any]
 """A number, one of our schedules (evaluated by the ps), or a callable (evaluated by the worker)."""

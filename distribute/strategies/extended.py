@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...core.rules.update_rules import UpdateRule
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,
@@ -17,7 +18,7 @@ from ..base.contexts import (
 from ..base.creations import Creations
 from ..base.devices import HOST, in_task, is_gpu, on_device
 from ..base.interface import Arguments, ExtendedInterface, Keywords, StrategyInterface
-from ..base.reductions import ReduceOp
+from ..base.reductions import ReduceOp, clip_norm, clip_scale
 from ..base.values import (
     DistributedValues,
     container_of,
@@ -28,11 +29,11 @@ from ..base.values import (
 )
 from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
-from ..variables.mirrored import DistributedVariable
+from ..variables.mirrored import DistributedVariable, SyncOnReadVariable
+from ..variables.sharded import ShardedVariable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
-from .local_updates import apply_locally
 from .reducer import Reducer
 from .replica_runner import ReplicaRunner
 from .table_rows import TableRows
@@ -390,3 +391,56 @@ class StrategyExtended(ExtendedInterface):
             return tensor
         where = self.replica_devices if destinations is None else devices_of(destinations)
         return mirror(tensor, where)
+
+
+def apply_locally(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
+    """Update every copy of variables with reduced gradients; see ``apply_gradients``."""
+    holders = [_copies(variable) for _, variable in pairs]
+    bound: UpdateRule = optimizer.rule
+    rule: UpdateRule = optimizer.changed_rule(lambda: max(each[0].updates for each in holders))
+    if rule.clipnorm is not None:
+        pairs = [(_clipped(gradient, rule.clipnorm), variable) for gradient, variable in pairs]
+    updates = [
+        (holder, _part(gradient, number))
+        for (gradient, _), copies in zip(pairs, holders, strict=True)
+        for number, holder in enumerate(copies)
+    ]
+    whole = [_part(gradient, 0) for gradient, _ in pairs]
+    scale = 1.0 if rule.global_clipnorm is None else clip_scale(whole, rule.global_clipnorm)
+    for holder, gradient in updates:
+        holder.check_update(gradient, bound)  # applied as a whole, or not at all
+    step = _updates_of(optimizer, pairs) if rule.goes_by_step else None
+    for holder, gradient in updates:
+        holder.apply(gradient, bound, gradient_scale=scale, changed=rule, step=step)
+    optimizer.note(variable for _, variable in pairs)
+
+
+def _updates_of(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> int:
+    """Return how often an optimizer has updated any of its variables, and of these."""
+    variables = [*optimizer.variables, *(variable for _, variable in pairs)]
+    return max(_copies(variable)[0].updates for variable in variables)
+
+
+def _clipped(gradient: Any, limit: float) -> Any:
+    if isinstance(gradient, DistributedValues):
+        return type(gradient)(clip_norm(each, limit) for each in gradient.values)
+    return clip_norm(gradient, limit)
+
+
+def _part(gradient: Any, number: int) -> Any:
+    return gradient.values[number] if isinstance(gradient, DistributedValues) else gradient
+
+
+def _copies(variable: Variable) -> Sequence[LocalVariable]:
+    """Find what holds a variable's value in this process."""
+    if isinstance(variable, SyncOnReadVariable):
+        raise ValueError(
+            f"{variable.name!r} has synchronization ON_READ: each replica writes its own copy, "
+            "optimizers do not"
+        )
+    if isinstance(variable, ShardedVariable):
+        raise ValueError(
+            f"{variable.name!r} is made of {len(variable.variables)} variables; give the optimizer "
+            "those (`.variables`), each with its part of the gradient"
+        )
+    return holders_of(variable)

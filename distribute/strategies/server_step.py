@@ -21,8 +21,7 @@ from ...core.wire.steps import Operation
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
 from .finite_updates import FiniteUpdates
-from .lost_writes import LostWrites
-from .step_writes import DelayedRows, StepWrites, values_of
+from .step_writes import DelayedRows, LostWrites, StepWrites, values_of
 
 _NO_VALUES: Mapping[str, Array | None] = {}
 

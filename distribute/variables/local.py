@@ -23,8 +23,7 @@ from ..base.interface import StrategyInterface
 from ..base.reductions import VariableSynchronization
 from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
-from .gpu_memory import GpuMemory
-from .memory import HostMemory, VariableMemory
+from .memory import GpuMemory, HostMemory, VariableMemory
 from .scatter import Scatter, change_rows
 from .spec import VariableSpec
 from .variable import Variable

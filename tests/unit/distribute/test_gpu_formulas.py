@@ -1,6 +1,6 @@
 """The update rules for a GPU's memory, run with NumPy on rows and halves, agree with the host's.
 
-``gpu_memory.py`` takes NumPy for CuPy here, so that a machine without a GPU sees a difference; what
+``memory.py`` takes NumPy for CuPy here, so that a machine without a GPU sees a difference; what
 CuPy makes of the formulas is a GPU machine's test. Of whole float32 and float64 values the formulas
 give the bits of the kernels: ``test_engine_formula_kernel.py``.
 
@@ -18,8 +18,8 @@ from helpers.rules import Adam, Ftrl, variants
 from ropewalk.core.arrays.dtypes import BFLOAT16, FLOATS, DType
 from ropewalk.core.rules.known_rules import built_in_rules
 from ropewalk.core.rules.update_rules import UpdateRule
-from ropewalk.distribute.variables.gpu_memory import start_slots
 from ropewalk.distribute.variables.local import LocalVariable
+from ropewalk.distribute.variables.memory import start_slots
 from ropewalk.engine.update_kernel import apply_formula
 
 STEPS = 6

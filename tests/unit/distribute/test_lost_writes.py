@@ -12,7 +12,7 @@ from ropewalk.core.arrays.indexed_slices import IndexedSlices
 from ropewalk.core.rules.definitions import VariableDefinition
 from ropewalk.core.task import TaskId
 from ropewalk.core.wire.steps import Operation
-from ropewalk.distribute.strategies.lost_writes import LostWrites
+from ropewalk.distribute.strategies.step_writes import LostWrites
 
 DEFINED = {
     name: VariableDefinition(name, shape, np.dtype(dtype), None, trainable=False)
