@@ -15,6 +15,7 @@ import subprocess
 import textwrap
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -56,6 +57,7 @@ _LONG = ("scenario", "fault", "docs", "contract")  # folders, and those of an an
 _LONG_OF_AN_ANNEX = ("test_processes_", "test_fault_", "test_contract_", "test_jobs_")
 _NEEDING = "--needing-more-than"
 _WORDS = re.compile(r"\w+")
+_FRAMEWORKS = re.compile(r'(importorskip|import_module|Late)\("(jax|keras|optax)"')
 _OF_ANNEXES = re.compile(r"^pytestmark = .*mark\.annex\(([^)]*)\)", re.MULTILINE)
 _SOAK_FACTOR = 25
 _increased: set[int] = set()
@@ -182,15 +184,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _deal_out(items: list[pytest.Item], workers: int) -> None:
     """Let each of the run's workers, which get one part of the tests after another, begin with
-    files that take long, so that what is left at the end is short and can be shared.
+    files that take long, so that what is left at the end is short and can be shared. Files that
+    compare with frameworks are one, for whoever runs one has loaded these.
     """
     long: dict[Path, list[pytest.Item]] = {}
     short: list[pytest.Item] = []
     for item in items:
-        is_long = item.path.relative_to(_TESTS).parts[0] in _LONG or item.path.name.startswith(
-            _LONG_OF_AN_ANNEX
-        )
-        (long.setdefault(item.path, []) if is_long else short).append(item)
+        file = _dealt_with(item.path)
+        (short if file is None else long.setdefault(file, [])).append(item)
     size = -(-len(items) // workers)
     files, dealt = list(long.values()), []
     for worker in range(workers):
@@ -199,6 +200,15 @@ def _deal_out(items: list[pytest.Item], workers: int) -> None:
         dealt += mine + short[:rest]
         del short[:rest]
     items[:] = dealt + short
+
+
+@cache
+def _dealt_with(path: Path) -> Path | None:
+    """The file with which one that takes long is dealt out; None: it does not take long."""
+    is_of_a_folder = path.relative_to(_TESTS).parts[0] in _LONG
+    if is_of_a_folder or path.name.startswith(_LONG_OF_AN_ANNEX):
+        return path
+    return _TESTS if _FRAMEWORKS.search(path.read_text()) is not None else None
 
 
 def pytest_collection_finish() -> None:

@@ -38,6 +38,7 @@ def expected(rows: Array, wire: DType) -> Array:
     return unpack_rows(pack_rows(rows), F32) if wire == INT8 else narrow(rows, wire).astype(F32)
 
 
+@pytest.mark.annex("embedding")
 @WIRES
 @pytest.mark.parametrize("kind", CONNECTIONS)
 def test_rows_are_narrow_on_the_way_alone(kind: str, wire: DType) -> None:
@@ -69,6 +70,7 @@ def test_rows_are_narrow_on_the_way_alone(kind: str, wire: DType) -> None:
         each.close()
 
 
+@pytest.mark.annex("embedding")
 @pytest.mark.skipif("shm" not in CONNECTIONS, reason="memory cannot be shared here")
 @WIRES
 def test_rows_become_narrow_when_memory_is_shared_no_more(wire: DType) -> None:
@@ -90,6 +92,7 @@ def test_rows_become_narrow_when_memory_is_shared_no_more(wire: DType) -> None:
     ps.close()
 
 
+@pytest.mark.annex("embedding")
 @WIRES
 def test_a_push_that_is_repeated_is_the_same_and_applied_once(wire: DType) -> None:
     def train(cut: bool) -> Array:
@@ -127,6 +130,7 @@ def test_gradients_arrive_in_the_mean(ps: Ps) -> None:
     session.close()
 
 
+@pytest.mark.annex("embedding")
 def test_nothing_that_is_no_number_is_sent(ps: Ps) -> None:
     session = open_session(ps)
     session.define([table()], {}, create=True)

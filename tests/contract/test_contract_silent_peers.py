@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from helpers import processes
 from helpers.hosts import Serve
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
@@ -227,6 +228,7 @@ def test_the_worker_too_many_has_an_error_of_its_own() -> None:
 IDLE = """
 import os, resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, {hard}))
+sys.path.append({tests!r})  # a fork has the paths of the process that forked it
 from helpers.ps_peers import ADD, Ps, put, vector
 ps = Ps("tcp", max_sessions=4, insecure=True)
 print("soft", resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
@@ -247,9 +249,10 @@ def test_idle_connections_leave_descriptors_for_checkpoints(
 ) -> None:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"}
-    command: Sequence[str] = [sys.executable, "-c", textwrap.dedent(IDLE.format(hard=hard))]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    program = textwrap.dedent(IDLE.format(hard=hard, tests=str(root / "tests")))
+    with processes.start(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     ) as process, contextlib.ExitStack() as stack:  # fmt: skip
         assert process.stdout is not None

@@ -31,6 +31,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.annex("embedding")
 @pytest.mark.real_start
 def test_a_chief_whose_kernel_another_process_compiles_for_ever_is_not_given_up(
     run_cli: RunCli, tmp_path: Path

@@ -71,7 +71,7 @@ def test_a_ps_that_leaves_early_is_lost_not_done(begin: Callable[..., Job]) -> N
         "--ps", "2", "--ps-replicas", "2", "--restarts", "1", "--lease-s", str(scaled(1)),
         "--leave-grace-s", "0.2", "--drain-grace-s", "0.1",
     )  # fmt: skip
-    job.until_said("followers: ps:")
+    job.until_said("share 0: ps:0 leads, followers: ps:1")  # of what leaves with ps:0
     job.send_away()
     job.send("chief:0", signal.SIGKILL)
     job.send("ps:0", signal.SIGTERM)
@@ -114,6 +114,7 @@ def test_a_job_of_which_no_worker_is_left_does_not_end_well(begin: Callable[...,
     assert not CheckpointReader(saved.path).manifest.final
 
 
+@pytest.mark.annex("replication")
 def test_a_ps_that_has_left_is_started_when_the_job_is_to_have_it(
     begin: Callable[..., Job],
 ) -> None:

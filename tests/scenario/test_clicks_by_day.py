@@ -18,6 +18,7 @@ def tables_after(days: int) -> tuple[dict[str, TableCounters], Any]:
     return {each.name: each for each in store.counters().tables}, example
 
 
+@pytest.mark.annex("embedding")
 def test_tables_stay_as_large_as_they_are_while_ids_come_and_go(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -35,6 +36,7 @@ def test_tables_stay_as_large_as_they_are_while_ids_come_and_go(
     assert float(found[-1]) >= 0.75 > 0.55 > float(found[0])
 
 
+@pytest.mark.annex("embedding")
 def test_rows_that_are_many_lookups_old_predict_as_well_for_a_worker_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

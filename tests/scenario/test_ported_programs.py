@@ -35,15 +35,16 @@ class Program:
     tasks: dict[str, int]
     often: str  # the way in which `make test` starts it
     at_most: bool = False
+    annexes: tuple[str, ...] = ()  # that it needs
 
 
 PROGRAMS = {
     "custom_training": Program("accuracy", 0.95, IN_SYNC, "python"),
     "dist_mnist": Program("cross-entropy", 0.25, SERVERS, "tf_config", at_most=True),
     "dlrm": Program("AUC", 0.8, SERVERS, "python"),
-    "estimator": Program("accuracy", 0.9, EVALUATED, "local"),
-    "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "python"),
-    "multi_worker_training": Program("accuracy", 0.93, IN_SYNC, "tf_config"),
+    "estimator": Program("accuracy", 0.9, EVALUATED, "local", annexes=("estimator",)),
+    "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "python", annexes=("ring",)),
+    "multi_worker_training": Program("accuracy", 0.93, IN_SYNC, "tf_config", annexes=("ring",)),
     "parameter_server_training": Program("accuracy", 0.95, SERVERS, "local"),
     "resnet": Program("accuracy", 0.9, EVALUATED, "python"),
     "save_and_load": Program("accuracy", 0.95, IN_SYNC, "python"),
@@ -119,7 +120,14 @@ WAYS: dict[str, Callable[[str, Path], None]] = {
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        pytest.param(name, way, marks=() if way == program.often else pytest.mark.soak)
+        pytest.param(
+            name,
+            way,
+            marks=[
+                pytest.mark.annex(*program.annexes),
+                *([] if way == program.often else [pytest.mark.soak]),
+            ],
+        )
         for name, program in PROGRAMS.items()
         for way in WAYS
     ],

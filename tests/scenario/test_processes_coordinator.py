@@ -36,10 +36,6 @@ strategy = rw.distribute.ParameterServerStrategy(
 with strategy.scope():
     table = rw.Variable(np.zeros((4, 2), np.float32), name="table")
     count = rw.Variable(np.zeros(4, np.int64), name="count")
-    embeddings = rw.embedding.Embeddings(
-        [rw.embedding.FeatureConfig("user", rw.embedding.TableConfig("users", dim=2))],
-        rw.optimizers.SGD(1.0),
-    )
 optimizer = rw.optimizers.SGD(1.0)
 coordinator = rw.distribute.coordinator.ClusterCoordinator(strategy)
 here = rw.distribute.coordinator.experimental_get_current_worker_index
@@ -72,18 +68,6 @@ shapes = coordinator.fetch([coordinator.schedule(add, (row % 4, 1.0)) for row in
 assert {shape for shape, _ in shapes} == {(2, 2)}
 assert table.numpy().tolist() == [[10, 10]] * 4
 
-# So are growing tables: each closure trains the rows of its keys once.
-def train(key):
-    rows = embeddings.lookup({"user": [key, -1]})
-    rows.apply_gradients({"user": np.ones((2, 2), np.float32)})
-
-before = embeddings.lookup({"user": [5, -1]})["user"]
-for key in range(10):
-    coordinator.schedule(train, (key,))
-coordinator.join()
-after = embeddings.lookup({"user": [5, -1]})["user"]
-np.testing.assert_allclose(after, before - [[1], [10]], rtol=1e-5)
-
 # A rate that is assigned later counts for the closures that are scheduled then.
 def learn():
     strategy.run(lambda: optimizer.apply_gradients([(np.ones((4, 2), np.float32), table)]))
@@ -99,7 +83,7 @@ optimizer.learning_rate = lambda: 0.25
 coordinator.schedule(learn)
 coordinator.join()
 assert table.numpy()[0, 0] == 8.25
-assert strategy.global_step == 10 + 3
+assert strategy.global_step == 3
 
 # Per-worker values and datasets are the worker's own, and an iterator goes on.
 numbers = coordinator.create_per_worker_values(lambda: here() * 100)
@@ -446,6 +430,35 @@ def test_the_program_of_the_page_as_the_page_starts_it(run_cli: RunCli, tmp_path
     assert "weights [1. 2. 3.]" in done.stdout
 
 
+TABLES = """
+with strategy.scope():
+    embeddings = rw.embedding.Embeddings(
+        [rw.embedding.FeatureConfig("user", rw.embedding.TableConfig("users", dim=2))],
+        rw.optimizers.SGD(1.0),
+    )
+
+def train(key):
+    rows = embeddings.lookup({"user": [key, -1]})
+    rows.apply_gradients({"user": np.ones((2, 2), np.float32)})
+
+before = embeddings.lookup({"user": [5, -1]})["user"]
+for key in range(10):
+    coordinator.schedule(train, (key,))
+coordinator.join()
+after = embeddings.lookup({"user": [5, -1]})["user"]
+np.testing.assert_allclose(after, before - [[1], [10]], rtol=1e-5)
+print("each closure has trained the rows of its keys once")
+"""
+
+
+@pytest.mark.annex("embedding")
+def test_closures_train_tables_that_grow(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGINNING + TABLES)
+    done = run_cli("local", "--coordinator", "--workers", "2", "--ps", "2", "--plain", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has trained the rows of its keys once" in done.stdout
+
+
 def test_closures_values_errors_and_results(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGINNING + BEHAVIOUR)
     done = run_cli("local", "--coordinator", "--workers", "2", "--ps", "2", "--plain", "train.py")
@@ -633,7 +646,8 @@ def test_one_program_for_every_role_as_tensorflow_s_tutorial_has_it(tmp_path: Pa
     ended = job.wait(90)
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(configs, 0), ended
     assert "accuracy on new dishes" in ended["chief:0"].text
-    assert all(not ended[task].text for task in ("worker:0", "worker:1")), ended
+    for task in ("worker:0", "worker:1"):  # they may say that they wait, and print nothing
+        assert "epoch" not in ended[task].text, ended
 
 
 def test_servers_and_coordinator_in_one_process_as_tensorflow_s_tutorial_has_it(

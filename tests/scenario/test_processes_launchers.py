@@ -80,6 +80,7 @@ def test_the_hosts_of_a_sagemaker_job_are_in_sync(tmp_path: Path) -> None:
     assert "the sum is 2 on 1" in ended["127.0.0.2"].text
 
 
+@pytest.mark.annex("ring")
 def test_a_step_that_does_not_fit_ends_every_task_with_a_line(tmp_path: Path) -> None:
     (tmp_path / "sync.py").write_text(IN_SYNC)
     started = HandStarted(
@@ -93,6 +94,7 @@ def test_a_step_that_does_not_fit_ends_every_task_with_a_line(tmp_path: Path) ->
         assert "the jobs (ps=1, worker=3) have 4 tasks, but the Slurm step runs 2" in end.text
 
 
+@pytest.mark.annex("ring")
 def test_workers_alone_are_told_how_to_have_a_ps(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:

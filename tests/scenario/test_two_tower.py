@@ -9,6 +9,7 @@ from helpers import processes
 from helpers.waiting import scaled
 
 
+@pytest.mark.annex("embedding")
 def test_towers_retrieve_more_than_popular_items_also_in_another_process(tmp_path: Path) -> None:
     code, output, errors = processes.run(
         [

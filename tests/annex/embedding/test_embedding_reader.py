@@ -425,6 +425,7 @@ def followed(ps: Ps) -> dict[str, tuple[str, ...]]:
     return {name: each.labels for name, each in found if name in names}
 
 
+@pytest.mark.annex("replication")
 def test_a_reader_goes_on_with_the_ps_that_leads_next() -> None:
     """Rows that change before, while and after the share moves are all followed."""
     servers = [Ps("tcp", index, ps_replicas=2) for index in range(2)]
@@ -512,6 +513,7 @@ def test_a_program_that_knows_no_rules_of_the_job_can_read_it(job: Job) -> None:
         assert reader.lookup({"day": [1]})
 
 
+@pytest.mark.annex("replication")
 def test_a_reader_finds_more_shares_than_ps() -> None:
     """A ps that leads two shares serves the rows of both."""
     server = Ps("tcp", ps_shares=2)

@@ -15,6 +15,7 @@ SNAPSHOTS = 30
 pytestmark = pytest.mark.timeout(60)
 
 
+@pytest.mark.annex("moments")
 def test_a_snapshot_has_the_rows_of_one_moment_while_workers_train_on() -> None:
     """A step adds one to every row, on both ps: at any one moment all rows are equal."""
     table = emb.TableConfig("t", 2, initializer=rw.Initializer("zeros"), combiner="sum")

@@ -42,6 +42,7 @@ def test_a_killed_ps_takes_nothing_with_it_and_its_successor_neither(tmp_path: P
         assert {share.leader.short for share in job.shares()} == {"ps:0"}
 
 
+@pytest.mark.annex("embedding")
 @pytest.mark.soak
 @pytest.mark.parametrize("shares_memory", ["true", "false"], ids=["shared memory", "TCP"])
 def test_rows_of_a_growing_table_count_exactly_whatever_becomes_of_their_ps(

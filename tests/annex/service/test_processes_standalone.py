@@ -190,6 +190,7 @@ def test_a_program_is_sent_run_changed_and_run_again(standing: Standing, tmp_pat
     assert saved == set(jobs) - {list(jobs)[2]}, "each in a folder of its own"
 
 
+@pytest.mark.annex("estimator")
 def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: Standing) -> None:
     example = str(ROOT / "examples" / "estimator_digits.py")
     options = ["--remote_cluster", standing.address, "--model_dir", "model"]
@@ -253,6 +254,7 @@ def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
     assert standing.jobs()[job]["exit_code"] == 143
 
 
+@pytest.mark.annex("replication")
 @pytest.mark.parametrize("standing", [2], indirect=True)
 def test_a_job_gets_a_ps_more_and_one_less_while_it_trains(
     standing: Standing, wait_until: WaitUntil

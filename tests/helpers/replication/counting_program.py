@@ -113,7 +113,7 @@ def main() -> None:
         print(json.dumps(says))
 
 
-def growing_table() -> rw.embedding.Embeddings:
+def growing_table() -> "rw.embedding.Embeddings":
     """One in which a gradient of -1 counts one."""
     config = rw.embedding.TableConfig(
         "keyed", dim=2, initializer=rw.Initializer("zeros"), max_rows=128
