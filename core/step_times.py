@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
+from math import inf
 from time import perf_counter_ns
 
 DATA, PULL, PUSH, OTHERS, CHECKPOINT = range(5)
@@ -26,6 +27,9 @@ WAITS = ("data", "pull", "push", "others", "checkpoint")
 """Names of the parts in which a program waits: all but ``compute``."""
 STEP = "step"
 """Name of the whole step, among its parts."""
+
+_SLOW = 3  # times as long as 99 of 100 steps take at most
+_LEARNT_EVERY = 256  # steps
 
 _BOUNDS_NS = tuple(round(2 ** (10 + i / 2)) for i in range(61))
 BOUNDS_S = tuple(bound / 1e9 for bound in _BOUNDS_NS)
@@ -149,16 +153,27 @@ class StepClock:
 
     Args:
         now_ns: Reads the time. Unit: nanoseconds.
+        on_slow: Called with a step that took over three times as long as 99 of 100 take at most:
+            how long it took, that time, the part that took most, and how long that did. Unit:
+            seconds.
     """
 
-    def __init__(self, now_ns: Callable[[], int] = perf_counter_ns) -> None:
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = perf_counter_ns,
+        on_slow: Callable[[float, float, str, float], None] = lambda *_: None,
+    ) -> None:
         self._now = now_ns
+        self._on_slow = on_slow
         self._began = 0  # the step that is under way; 0: none was finished yet
         self._measured = 0  # time in parts, since the start
         self._measured_before = 0  # the last step's end
         self._here = [0] * len(_NAMES)  # time in each part, in the step that is under way
         self._sums = [0] * len(_NAMES)
         self._buckets = [[0] * NUM_BUCKETS for _ in _NAMES]
+        self._count = 0
+        self._slow_ns = inf  # until there are enough steps to compare with
+        self._noted = -inf  # time of the last slow step that was kept
 
     def begin(self) -> int:
         """Begin a part; what :meth:`end` needs."""
@@ -187,8 +202,21 @@ class StepClock:
                 if spent:
                     sums[part] += spent
                     buckets[part][bisect_left(_BOUNDS_NS, spent)] += 1
+            self._count += 1
+            if whole > self._slow_ns:
+                self._note_slow(now, here)
+            if not self._count % _LEARNT_EVERY:
+                self._slow_ns = _SLOW * 1e9 * self.times().part(STEP).quantile(0.99)
         self._here = [0] * len(_NAMES)
         self._began, self._measured_before = now, measured
+
+    def _note_slow(self, now: int, here: list[int]) -> None:
+        """Report a slow step, one in a second."""
+        if now >= self._noted + 1e9:
+            self._noted = now
+            part = max(range(_STEP), key=here.__getitem__)
+            usual_s = self._slow_ns / _SLOW / 1e9
+            self._on_slow(here[_STEP] / 1e9, usual_s, _NAMES[part], here[part] / 1e9)
 
     def times(self) -> StepTimes:
         """Return what was measured until now. From any thread."""

@@ -16,6 +16,7 @@ from ..client.ps.snapshot import PsSnapshot
 from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.spec import EVALUATOR
 from ..core.errors import ConfigurationError
+from ..core.process.events import record
 from ..core.report import TaskCounts, TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.step_times import StepClock
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from .in_process import InProcessSteps
 
 _ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (ROPEWALK_REPLICAS) does"
+
+
+def _keep_slow(took_s: float, usual_s: float, part: str, part_s: float) -> None:
+    record("step.slow", took_s=took_s, usual_s=usual_s, part=part, part_s=part_s)
 
 
 @dataclass(slots=True)
@@ -43,7 +48,7 @@ class TaskProgress(TaskCounts):
 
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
     metrics_of: dict[str, str] = field(default_factory=dict)
-    clock: StepClock = field(default_factory=StepClock)
+    clock: StepClock = field(default_factory=lambda: StepClock(on_slow=_keep_slow))
 
     def step_of(self, session: ParameterSession | None) -> int:
         """Find the last global step that this task has seen, in its own count or a session's."""

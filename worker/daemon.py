@@ -32,7 +32,7 @@ from ..net.auth.credentials import with_own_job
 from .process.event_file import kept_events
 from .process.program import Ending, ErrorReport, Program, run_program, take_error_report
 from .process.start_watch import StartWatch
-from .process.surroundings import check_limits, handle_signals
+from .process.surroundings import begin_task_process, check_limits, handle_signals
 from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def run_task(
     report = take_error_report()
     watch = StartWatch(task.task)
     watch.begin()
+    begin_task_process(task)
     try:
         check_limits()
         settings = _with_kept_paths(with_own_job(settings))
@@ -104,6 +105,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
 
     _watch_parent_death()
     check_limits()
+    begin_task_process(task)
     settings = with_own_job(settings)
     with kept_events(task.task, settings) as kept:
         code = lead(task, settings)

@@ -10,14 +10,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import BarrierClient, Membership
 from ..client.ps.snapshot import PsSnapshot, take_snapshot
 from ..cluster.access import principal_of_task
 from ..cluster.resolvers.resolved import ResolvedTask
-from ..core import annexes
 from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, RopewalkError
 from ..core.exit_codes import ExitCode
 from ..core.process.threads import new_thread, nobody_waits
@@ -25,13 +24,14 @@ from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
 from ..core.step_times import OTHERS
-from ..core.task import Outcome, Phase, State
+from ..core.task import Incarnation, Outcome, Phase, State
 from ..distribute.runtime import ClusterRuntime, JobLink, TaskProgress
 from ..net.host import MetricsPort
+from ..proto.v1.chief_pb2 import HeartbeatResponse
 from ..telemetry.catalogue import Distribution, Sample
 from ..telemetry.task_metrics import report_samples, step_samples, task_samples
 from .data_plane.plane import DataPlane
-from .joining import FirstSteps, join_unless_done
+from .joining import FirstSteps, HeartbeatPart, JoinedTask, heartbeat_parts, join_unless_done
 from .process.program import Ending
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class JobTask(JobLink):
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._barrier: BarrierClient | None = None
-        self._marker: Any = None  # of an annex; it has ``hear`` and ``close``
+        self._parts: list[HeartbeatPart] = []  # that annexes have in its heartbeats
         self._leader: JobLeader | None = None
         self._first_steps: FirstSteps | None = None  # that this task has yet to wait for
         self._runtime: ClusterRuntime | None = None
@@ -148,8 +148,7 @@ class JobTask(JobLink):
         who = join_unless_done(membership, self.task, self._settings, self.check)
         self._on_registered()
         self._barrier = BarrierClient(chief, who, self.check)
-        for module in annexes.at("cut_marker"):
-            self._marker = module.CutMarker(chief, who, lambda: self._plane.session)
+        self._take_part(chief, who)
         leader = self._leader
         leading = leader.lead(job, who, chief) if leader is not None and job is not None else None
         self._plane.connect(who, chief, self._check_not_done)
@@ -184,7 +183,7 @@ class JobTask(JobLink):
         self._chief = chief = ChiefClient(chief_address, settings, principal)
         return chief, Membership(
             task, address, chief, settings, report=self._report, on_lost=self._lose,
-            on_stopping=self._stop, on_cut=self._join_cut,
+            on_stopping=self._stop, on_answer=self._hear,
         )  # fmt: skip
 
     def _stop(self, error: RopewalkError) -> None:
@@ -193,9 +192,13 @@ class JobTask(JobLink):
         if self._leader is not None and self._interrupts and not self._plane.in_sync:
             self._on_interrupt(error)
 
-    def _join_cut(self, number: int) -> None:
-        if self._marker is not None:
-            self._marker.hear(number)
+    def _take_part(self, chief: ChiefClient, who: Incarnation) -> None:
+        session = lambda: self._plane.session  # noqa: E731
+        self._parts = heartbeat_parts(JoinedTask(who, chief, session, self._settings))
+
+    def _hear(self, answer: HeartbeatResponse) -> None:
+        for part in self._parts:
+            part.hear(answer)
 
     def _report(self) -> TaskReport:
         return self._progress.report(self._plane.session, serves=self._serves)
@@ -368,7 +371,7 @@ class JobTask(JobLink):
 
     def close(self) -> None:
         """Close every connection at once. Idempotent."""
-        for part in (self._marker, self._membership, self._leader, self._plane, self._chief):
+        for part in (*self._parts, self._membership, self._leader, self._plane, self._chief):
             if part is not None:
                 part.close()
         self._metrics.stop()
@@ -388,9 +391,9 @@ class EvaluatorTask(JobTask):
         return ""
 
     def _register(self, chief_address: str) -> None:
-        _, membership = self._client_of(chief_address, "")
+        chief, membership = self._client_of(chief_address, "")
         with contextlib.suppress(RopewalkError):
-            membership.join(still_wanted=self.check)
+            self._take_part(chief, membership.join(still_wanted=self.check))
             self._membership = membership
 
     def _lose(self, error: RopewalkError) -> None:

@@ -3,20 +3,61 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from ..client.chief.calls import ChiefClient
 from ..client.chief.membership import Membership
 from ..cluster.resolvers.resolved import ResolvedTask
+from ..core import annexes
 from ..core.errors import JobDoneError, JoinTimeoutError, RopewalkError
 from ..core.process.waiting import FIRST_S
 from ..core.settings import Settings
 from ..core.task import LONGEST_FIRST_STEP_S, Incarnation, Phase, TaskId
+from ..proto.v1.chief_pb2 import HeartbeatResponse
 
 if TYPE_CHECKING:
     from ..client.chief.membership import Membership
+    from ..client.ps.parameter_session import ParameterSession
     from .lead.leader import JobLeader
 
 log = logging.getLogger(__name__)
+
+# -- A task that has joined, for what annexes do about the answers to its heartbeats -----------
+# An annex that has a module ``heartbeat_part`` attaches there with ``PART``, made from this.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedTask:
+    """A task that has joined its job.
+
+    Attributes:
+        who: The task.
+        chief: Client to its chief.
+        session: Returns the task's session with the ps; None: it has none yet.
+        settings: The task's settings.
+    """
+
+    who: Incarnation
+    chief: ChiefClient
+    session: "Callable[[], ParameterSession | None]"
+    settings: Settings
+
+
+class HeartbeatPart(Protocol):
+    """A part that an annex has in the heartbeats of a task."""
+
+    def hear(self, answer: HeartbeatResponse) -> None:
+        """Read the answer to a heartbeat; from the thread of the heartbeats. Must not wait."""
+
+    def close(self) -> None:
+        """Do nothing more."""
+
+
+def heartbeat_parts(joined: JoinedTask) -> list[HeartbeatPart]:
+    """Make the parts of a task that annexes bring."""
+    return [module.PART(joined) for module in annexes.at("heartbeat_part")]
+
 
 # -- Joining a job, unless the record in its model directory says that it is over --------------
 # A task that starts late, say because its pod was restarted, gets no answer at the chief's

@@ -31,7 +31,7 @@ from ..net.auth.credentials import with_own_job
 from ..net.this_machine import own_host_towards
 from .process.event_file import KeptEvents
 from .process.program import ProgramEnd, set_exit_code
-from .process.surroundings import check_limits, set_up_logging
+from .process.surroundings import begin_task_process, check_limits, set_up_logging
 from .running_task import RunningTask, task_of_role
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         return None  # no task of such a job: the strategy says so
     process.events = KeptEvents(task.task, settings)
     process.events.start()
+    begin_task_process(task)
     quiet_grpc()
     _log_unless_the_program_does(settings)
     check_limits()

@@ -13,6 +13,7 @@ from ...client.ps.parameter_session import ParameterSession
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread
 from ...core.task import Incarnation
+from ...proto.v1.chief_pb2 import HeartbeatResponse
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,11 @@ class CutMarker:
         self._last = 0
         self._closing = threading.Event()
 
-    def hear(self, number: int) -> None:
-        """Take part in a cut, if that is not so yet. Called by one thread."""
-        session = self._session()
+    def hear(self, answer: HeartbeatResponse) -> None:
+        """Take part in the cut that an answer tells of, if that is not so yet. Called by one
+        thread.
+        """
+        number, session = answer.cut, self._session()
         if number <= self._last or session is None or self._closing.is_set():
             return
         self._last = number

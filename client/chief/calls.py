@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ...cluster.access import Principal
@@ -125,7 +125,7 @@ class ChiefClient(WatchingClient):
         *,
         knows: Phase = Phase.RUNNING,
         timeout_s: float,
-        on_cut: Callable[[int], None] = lambda number: None,  # noqa: ARG005
+        on_answer: Callable[[chief_pb2.HeartbeatResponse], None] = lambda answer: None,  # noqa: ARG005
         on_held: Callable[[bool], None] = lambda held: None,  # noqa: ARG005
     ) -> tuple[Phase, str]:
         """Renew the lease; returns (phase of the job, its reason).
@@ -135,7 +135,7 @@ class ChiefClient(WatchingClient):
             report: Progress of the calling task.
             knows: The phase it was told last.
             timeout_s: Longest time to wait for the answer. Unit: seconds.
-            on_cut: Called with the number of the cut that is to be joined, if there is one.
+            on_answer: Called with the answer, for what annexes read there.
             on_held: Called with whether this task waits for the first steps of others.
 
         Raises:
@@ -147,8 +147,7 @@ class ChiefClient(WatchingClient):
         )
         codec.set_sender(request, who)
         response = self._call(self._stub.Heartbeat, request, "heartbeat", timeout_s)
-        if response.cut:
-            on_cut(response.cut)
+        on_answer(response)
         on_held(response.held)
         return codec.PHASES.from_wire(response.phase), response.reason
 
@@ -280,6 +279,63 @@ class ChiefClient(WatchingClient):
         request = chief_pb2.ReleaseCutRequest(cut=number)
         codec.set_sender(request, who)
         self._call(self._stub.ReleaseCut, request, "end a cut", timeout_s)
+
+    def ask_tasks(
+        self, kind: str, argument: str, tasks: Iterable[TaskId], *, timeout_s: float
+    ) -> tuple[int, list[TaskId]]:
+        """Ask tasks of the job; returns (number of the question, tasks that are asked).
+
+        Args:
+            kind: Kind of the question.
+            argument: A detail of the kind.
+            tasks: Tasks to ask; none: all that are there.
+            timeout_s: Unit: seconds.
+
+        Raises:
+            RefusedError: There is no such kind, or too much is asked at once.
+            PeerLostError: No answer.
+        """
+        named = [codec.task_to_wire(task) for task in tasks]
+        request = chief_pb2.AskTasksRequest(kind=kind, argument=argument, tasks=named)
+        response = self._call(self._stub.AskTasks, request, "ask tasks", timeout_s)
+        return response.number, [codec.task_from_wire(task) for task in response.tasks]
+
+    def answers(
+        self, number: int, seen: Iterable[TaskId], *, timeout_s: float
+    ) -> tuple[list[tuple[TaskId, bytes, str]], list[TaskId]]:
+        """Get answers of tasks to a question.
+
+        Args:
+            number: Number of the question.
+            seen: Tasks whose answers are known.
+            timeout_s: Unit: seconds.
+
+        Returns:
+            (each task with its answer, or why it has none; tasks that have not answered)
+
+        Raises:
+            RefusedError: The question is over.
+            PeerLostError: No answer.
+        """
+        known = [codec.task_to_wire(task) for task in seen]
+        request = chief_pb2.GetAnswersRequest(number=number, seen=known)
+        response = self._call(self._stub.GetAnswers, request, "ask for answers", timeout_s)
+        answers = [
+            (codec.task_from_wire(each.task), each.answer, each.error) for each in response.answers
+        ]
+        return answers, [codec.task_from_wire(task) for task in response.missing]
+
+    def answer_question(
+        self, who: Incarnation, number: int, answer: bytes, error: str, *, timeout_s: float
+    ) -> None:
+        """Answer a question to this task; ``error`` says why not. Idempotent.
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.AnswerQuestionRequest(number=number, answer=answer, error=error)
+        codec.set_sender(request, who)
+        self._call(self._stub.AnswerQuestion, request, "answer a question", timeout_s)
 
     def move_share(self, share: int, to: TaskId, *, timeout_s: float) -> Move:
         """Have another ps lead a share; returns before it does (:meth:`status` says when).

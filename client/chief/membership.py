@@ -27,6 +27,7 @@ from ...core.process.waiting import WaitLog
 from ...core.report import TaskEnd, TaskReport
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, TaskId
+from ...proto.v1.chief_pb2 import HeartbeatResponse
 from .calls import ChiefClient
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,7 @@ class Membership:
         on_lost: Called once, from the heartbeat thread, when the program must be interrupted.
         on_stopping: Called once, from the heartbeat thread, when the program should end at its next
             step.
-        on_cut: Called from the heartbeat thread with the number of a cut that is to be joined,
-            again and again while it is under way.
+        on_answer: Called from the heartbeat thread with the answer to each heartbeat.
         clock: Clock, replaced in tests.
     """
 
@@ -66,7 +66,7 @@ class Membership:
         report: Callable[[], TaskReport],
         on_lost: Callable[[RopewalkError], None],
         on_stopping: Callable[[RopewalkError], None] = lambda error: None,  # noqa: ARG005
-        on_cut: Callable[[int], None] = lambda number: None,  # noqa: ARG005
+        on_answer: Callable[[HeartbeatResponse], None] = lambda answer: None,  # noqa: ARG005
         clock: Clock | None = None,
     ) -> None:
         self.task = task
@@ -85,7 +85,7 @@ class Membership:
         self.reason = ""
         self.is_held = False  # after its first step this task waits for those of others
         self.who = Incarnation(task, 0)
-        self._on_lost, self._on_stopping, self._on_cut = on_lost, on_stopping, on_cut
+        self._on_lost, self._on_stopping, self._on_answer = on_lost, on_stopping, on_answer
 
     def join(self, *, still_wanted: Callable[[], None] = lambda: None) -> Incarnation:
         """Register, waiting for a late chief until the join timeout; begin the heartbeats.
@@ -148,7 +148,7 @@ class Membership:
             self._report(),
             knows=self.phase,
             timeout_s=timeout_s,
-            on_cut=self._on_cut,
+            on_answer=self._on_answer,
             on_held=self._be_held,
         )
 

@@ -171,6 +171,17 @@ class PsControl(WatchingClient):
         )
         return response.model_dir
 
+    def ask(self, kind: str, argument: str, *, timeout_s: float) -> bytes:
+        """Ask this ps something; returns its answer.
+
+        Raises:
+            ConfigurationError: It does not know such a question.
+            PeerLostError: No answer.
+        """
+        request = ps_pb2.AskRequest(kind=kind, argument=argument)
+        answer: bytes = self._call(self._stub.Ask, request, "ask", timeout_s).answer
+        return answer
+
     def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:
         """Have this ps check files of a checkpoint in its model directory.
 

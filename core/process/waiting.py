@@ -3,7 +3,9 @@
 import logging
 import math
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -23,6 +25,18 @@ FIRST_S = 3.0
 
 _INTERVALS_S = (7.0, 20.0, 30.0)  # until the next lines: after 10 s, 30 s, 60 s
 _LATER_S = 60.0
+
+
+_waits: "weakref.WeakValueDictionary[int, WaitLog]" = weakref.WeakValueDictionary()
+
+
+def waits_now() -> dict[int, tuple[str, float]]:
+    """Find what each thread of this process waits for, by the thread's identifier.
+
+    Returns:
+        (for whom or what, since when, in seconds since 1970)
+    """
+    return {thread: wait.now for thread, wait in list(_waits.items()) if wait.now[0]}
 
 
 class WaitLog:
@@ -71,6 +85,11 @@ class WaitLog:
         self._whom = ""
 
     @property
+    def now(self) -> tuple[str, float]:
+        """The name of what is waited for now, or nothing, and since when, in seconds since 1970."""
+        return self._whom, self._wall
+
+    @property
     def left_s(self) -> float:
         """Time until the limit. Unit: seconds."""
         if self._limit_s is None:
@@ -89,13 +108,15 @@ class WaitLog:
             whom: Name of what is waited for; may change.
             why: The last answer, or why there is none.
         """
+        if not self._whom:
+            _waits[threading.get_ident()] = self
+        self._whom = whom
         now = self._clock.now()
         if now < self._next:
             return
         later = _INTERVALS_S[self._lines] if self._lines < len(_INTERVALS_S) else _LATER_S
         self._next = now + later
         self._lines += 1
-        self._whom = whom
         waited_s = now - self._began
         waits = event("wait.long", whom=whom, waited_s=round(waited_s), why=why)
         log.warning("%s", self._line(whom, waited_s, why), extra=waits)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.spec import EVALUATOR
+from ...core import annexes
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ...core.task import TaskId
 from ...core.terminal import counted
@@ -186,3 +187,6 @@ def show_result(
     saved = result.status is not None and result.status.last_checkpoint
     if saved and resume and is_retryable(result.exit_code):
         display.say(f"to resume: {resume}")
+    is_failure = result.exit_code not in (ExitCode.DONE, ExitCode.DRAINED)
+    if is_failure and Path(result.model_dir).is_dir() and "diagnosis" in annexes.installed():
+        display.say(f"what happened: ropewalk report {result.model_dir}")

@@ -142,16 +142,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., **kwargs) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("phase", "reason", "cut", "held")
+    __slots__ = ("phase", "reason", "cut", "held", "questions")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    QUESTIONS_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     cut: int
     held: bool
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ..., held: bool = ...) -> None: ...
+    questions: _containers.RepeatedCompositeFieldContainer[Question]
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., cut: _Optional[int] = ..., held: bool = ..., questions: _Optional[_Iterable[_Union[Question, _Mapping]]] = ...) -> None: ...
 
 class FinishRequest(_message.Message):
     __slots__ = ("outcome", "message", "report", "exit_code")
@@ -443,5 +445,76 @@ class ReleaseCutRequest(_message.Message):
     def __init__(self, cut: _Optional[int] = ..., **kwargs) -> None: ...
 
 class ReleaseCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("number", "kind", "argument", "tasks")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: str
+    argument: str
+    tasks: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., argument: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class AskTasksRequest(_message.Message):
+    __slots__ = ("kind", "argument", "tasks")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    argument: str
+    tasks: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, kind: _Optional[str] = ..., argument: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class AskTasksResponse(_message.Message):
+    __slots__ = ("number", "tasks")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    tasks: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, number: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class GetAnswersRequest(_message.Message):
+    __slots__ = ("number", "seen")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    seen: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, number: _Optional[int] = ..., seen: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class GetAnswersResponse(_message.Message):
+    __slots__ = ("answers", "missing")
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[TaskAnswer]
+    missing: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, answers: _Optional[_Iterable[_Union[TaskAnswer, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
+class TaskAnswer(_message.Message):
+    __slots__ = ("task", "answer", "error")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    task: _common_pb2.Task
+    answer: bytes
+    error: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., answer: _Optional[bytes] = ..., error: _Optional[str] = ...) -> None: ...
+
+class AnswerQuestionRequest(_message.Message):
+    __slots__ = ("number", "answer", "error")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    answer: bytes
+    error: str
+    def __init__(self, number: _Optional[int] = ..., answer: _Optional[bytes] = ..., error: _Optional[str] = ..., **kwargs) -> None: ...
+
+class AnswerQuestionResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -104,6 +104,21 @@ class ChiefStub(object):
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
                 response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
                 _registered_method=True)
+        self.AskTasks = channel.unary_unary(
+                '/ropewalk.proto.v1.Chief/AskTasks',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksResponse.FromString,
+                _registered_method=True)
+        self.GetAnswers = channel.unary_unary(
+                '/ropewalk.proto.v1.Chief/GetAnswers',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersResponse.FromString,
+                _registered_method=True)
+        self.AnswerQuestion = channel.unary_unary(
+                '/ropewalk.proto.v1.Chief/AnswerQuestion',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.FromString,
+                _registered_method=True)
 
 
 class ChiefServicer(object):
@@ -213,6 +228,28 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AskTasks(self, request, context):
+        """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
+        asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAnswers(self, request, context):
+        """The answers that have come, as many as fit a message. Answered at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerQuestion(self, request, context):
+        """A task answers a question. Idempotent: the first answer stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChiefServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -285,6 +322,21 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.ReleaseCut,
                     request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.FromString,
                     response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.SerializeToString,
+            ),
+            'AskTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskTasks,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksResponse.SerializeToString,
+            ),
+            'GetAnswers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAnswers,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersResponse.SerializeToString,
+            ),
+            'AnswerQuestion': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerQuestion,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -665,6 +717,87 @@ class Chief(object):
             '/ropewalk.proto.v1.Chief/ReleaseCut',
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutRequest.SerializeToString,
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.ReleaseCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.Chief/AskTasks',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.AskTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAnswers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.Chief/GetAnswers',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.GetAnswersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerQuestion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.Chief/AnswerQuestion',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.FromString,
             options,
             channel_credentials,
             insecure,

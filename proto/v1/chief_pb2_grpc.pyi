@@ -115,6 +115,26 @@ class ChiefStub:
     ]
     """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
 
+    AskTasks: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.AskTasksRequest,
+        chief_pb2.AskTasksResponse,
+    ]
+    """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
+    asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+    """
+
+    GetAnswers: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.GetAnswersRequest,
+        chief_pb2.GetAnswersResponse,
+    ]
+    """The answers that have come, as many as fit a message. Answered at once."""
+
+    AnswerQuestion: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.AnswerQuestionRequest,
+        chief_pb2.AnswerQuestionResponse,
+    ]
+    """A task answers a question. Idempotent: the first answer stays."""
+
 class ChiefAsyncStub:
     Register: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.RegisterRequest,
@@ -211,6 +231,26 @@ class ChiefAsyncStub:
         chief_pb2.ReleaseCutResponse,
     ]
     """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
+
+    AskTasks: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.AskTasksRequest,
+        chief_pb2.AskTasksResponse,
+    ]
+    """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
+    asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+    """
+
+    GetAnswers: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.GetAnswersRequest,
+        chief_pb2.GetAnswersResponse,
+    ]
+    """The answers that have come, as many as fit a message. Answered at once."""
+
+    AnswerQuestion: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.AnswerQuestionRequest,
+        chief_pb2.AnswerQuestionResponse,
+    ]
+    """A task answers a question. Idempotent: the first answer stays."""
 
 class ChiefServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -336,5 +376,31 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.ReleaseCutResponse, collections.abc.Awaitable[chief_pb2.ReleaseCutResponse]]:
         """Nobody reads a cut any more: the ps keep nothing of it. Idempotent."""
+
+    @abc.abstractmethod
+    def AskTasks(
+        self,
+        request: chief_pb2.AskTasksRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.AskTasksResponse, collections.abc.Awaitable[chief_pb2.AskTasksResponse]]:
+        """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
+        asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+        """
+
+    @abc.abstractmethod
+    def GetAnswers(
+        self,
+        request: chief_pb2.GetAnswersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.GetAnswersResponse, collections.abc.Awaitable[chief_pb2.GetAnswersResponse]]:
+        """The answers that have come, as many as fit a message. Answered at once."""
+
+    @abc.abstractmethod
+    def AnswerQuestion(
+        self,
+        request: chief_pb2.AnswerQuestionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.AnswerQuestionResponse, collections.abc.Awaitable[chief_pb2.AnswerQuestionResponse]]:
+        """A task answers a question. Idempotent: the first answer stays."""
 
 def add_ChiefServicer_to_server(servicer: ChiefServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -613,3 +613,17 @@ class EndCutRequest(_message.Message):
 class EndCutResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AskRequest(_message.Message):
+    __slots__ = ("kind", "argument")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    argument: str
+    def __init__(self, kind: _Optional[str] = ..., argument: _Optional[str] = ...) -> None: ...
+
+class AskResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    def __init__(self, answer: _Optional[bytes] = ...) -> None: ...

@@ -114,6 +114,11 @@ class ParameterServerStub(object):
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
                 response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
                 _registered_method=True)
+        self.Ask = channel.unary_unary(
+                '/ropewalk.proto.v1.ParameterServer/Ask',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer(object):
@@ -233,6 +238,13 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ask(self, request, context):
+        """Ask this ps something, as Chief.AskTasks asks other tasks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -315,6 +327,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.EndCut,
                     request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.FromString,
                     response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.SerializeToString,
+            ),
+            'Ask': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ask,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -749,6 +766,33 @@ class ParameterServer(object):
             '/ropewalk.proto.v1.ParameterServer/EndCut',
             ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutRequest.SerializeToString,
             ropewalk_dot_proto_dot_v1_dot_ps__pb2.EndCutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.ParameterServer/Ask',
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_ps__pb2.AskResponse.FromString,
             options,
             channel_credentials,
             insecure,

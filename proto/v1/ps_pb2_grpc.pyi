@@ -121,6 +121,12 @@ class ParameterServerStub:
     ]
     """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
 
+    Ask: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.AskRequest,
+        ps_pb2.AskResponse,
+    ]
+    """Ask this ps something, as Chief.AskTasks asks other tasks."""
+
 class ParameterServerAsyncStub:
     Define: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.DefineRequest,
@@ -223,6 +229,12 @@ class ParameterServerAsyncStub:
         ps_pb2.EndCutResponse,
     ]
     """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
+
+    Ask: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.AskRequest,
+        ps_pb2.AskResponse,
+    ]
+    """Ask this ps something, as Chief.AskTasks asks other tasks."""
 
 class ParameterServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -358,5 +370,13 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[ps_pb2.EndCutResponse, collections.abc.Awaitable[ps_pb2.EndCutResponse]]:
         """The cut is void, or nobody reads it any more: hold nothing, keep nothing. Idempotent."""
+
+    @abc.abstractmethod
+    def Ask(
+        self,
+        request: ps_pb2.AskRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.AskResponse, collections.abc.Awaitable[ps_pb2.AskResponse]]:
+        """Ask this ps something, as Chief.AskTasks asks other tasks."""
 
 def add_ParameterServerServicer_to_server(servicer: ParameterServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -93,6 +93,7 @@ class PsServer(HostedServer):
             self.lease.check_job,
             readers.reader_sessions(moments.rows) if readers is not None else None,
         )
+        asked = [module.CALLS(settings) for module in annexes.at("ps_calls")]
         served = {SESSION_SERVICE: sessions.serve}
         if replication is not None:
             served |= replication.services
@@ -102,7 +103,7 @@ class PsServer(HostedServer):
             task,
             threads=2 * settings.max_sessions + 16,
             settings=settings,
-            calls={SERVICE: calls_of(task, calls, moments, replication)},
+            calls={SERVICE: calls_of(task, calls, moments, replication, *asked)},
             guard=Guard(
                 task,
                 settings,

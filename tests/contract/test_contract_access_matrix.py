@@ -38,7 +38,7 @@ from ropewalk.server.ps.server import PsServer
 
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.annex("moments", "replication", "ring", "service"),
+    pytest.mark.annex("diagnosis", "moments", "replication", "ring", "service"),
 ]
 
 JOB = "mnist"
@@ -63,6 +63,7 @@ ParameterServer/MarkCut     .       x       x         x       .        .        
 ParameterServer/FinishCut   .       x       .         .       .        .          .
 ParameterServer/ReadCut     .       x       x         x       .        .          .
 ParameterServer/EndCut      .       x       .         .       .        .          .
+ParameterServer/Ask         .       x       .         .       .        .          .
 Chief/Register              .       x       x         x       .        x          .
 Chief/Heartbeat             .       x       x         x       .        x          .
 Chief/Finish                .       x       x         x       .        x          .
@@ -77,6 +78,9 @@ Chief/WatchLeaders          .       x       x         x       .        x        
 Chief/JoinCut               .       x       x         x       .        .          .
 Chief/TakeCut               .       x       x         x       .        .          .
 Chief/ReleaseCut            .       x       x         x       .        .          x
+Chief/AskTasks              x       x       .         .       .        .          .
+Chief/GetAnswers            x       x       .         .       .        .          .
+Chief/AnswerQuestion        .       x       x         x       .        x          .
 Collective/Probe            .       x       x         x       .        .          .
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
@@ -358,7 +362,7 @@ SENDERS = [name for name in METHODS if request_of(name, Incarnation(TaskId("work
 def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
         "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive", "Chief/JoinPs",
-        "Chief/JoinCut", "Chief/TakeCut", "Chief/ReleaseCut",
+        "Chief/JoinCut", "Chief/TakeCut", "Chief/ReleaseCut", "Chief/AnswerQuestion",
         "ParameterServer/Define", "ParameterServer/Attach",
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
         "ParameterServer/HandOverShare", "ParameterServer/GiveUpShare",

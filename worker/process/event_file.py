@@ -7,7 +7,6 @@ none.
 """
 
 import contextlib
-import json
 import logging
 import os
 import platform
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import RopewalkError
+from ...core.outside_text import read_json
 from ...core.process import events
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
@@ -124,12 +124,13 @@ def read_events(model_dir: str) -> dict[str, list[dict[str, Any]]]:
 
     Raises:
         OSError: They cannot be read.
+        ValueError: They are something else.
     """
     from ...core.checkpoint.folder import open_folder
 
     folder = open_folder(model_dir).subfolder(FOLDER)
     return {
-        name: [json.loads(line) for line in folder.read(name, MOST_BYTES).splitlines()]
+        name: [read_json(line) for line in folder.read(name, MOST_BYTES).splitlines()]
         for name in sorted(folder.names())
         if name.endswith(".jsonl")
     }

@@ -11,12 +11,27 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import FrameType
 
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...core import annexes
 from ...core.errors import ConfigurationError, RopewalkError
 from ...core.process.events import EventHandler, event_of, own_task
 from ...core.process.log_records import is_reported_by_launcher
 from ...core.settings import Settings
 from ...core.terminal import terminal_text
 from ...net.this_machine import raise_limit
+
+# -- The process of a task, for annexes: one that has a module ``task_process`` attaches there ----
+
+
+def begin_task_process(task: ResolvedTask) -> None:
+    """Have annexes take part in this process, which is a task's from now on.
+
+    Args:
+        task: The task.
+    """
+    for module in annexes.at("task_process"):
+        module.begin(task)
+
 
 # -- Resource limits that a process needs before it begins: open files, and address space ------
 # With too little it would fail later, in the middle of a library, or wait for a peer that failed.
@@ -97,6 +112,14 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return self._mark + terminal_text(super().format(record).removeprefix("INFO "))
+
+
+def set_log_level(level: str) -> str:
+    """Show log lines from a level on; returns the level before."""
+    logger = logging.getLogger("ropewalk")
+    before = logging.getLevelName(logger.getEffectiveLevel())
+    logger.setLevel(level)
+    return before
 
 
 def set_up_logging(settings: Settings) -> None:

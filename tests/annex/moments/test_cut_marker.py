@@ -9,6 +9,7 @@ from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.client.ps.parameter_session import ParameterSession
 from ropewalk.core.errors import PeerLostError, RopewalkError
 from ropewalk.core.task import Incarnation, TaskId
+from ropewalk.proto.v1.chief_pb2 import HeartbeatResponse
 
 WHO = Incarnation(TaskId("worker", 0), 3)
 
@@ -22,6 +23,9 @@ class Played:
         self.marked: list[int] = []
         self.has_session = self.is_idle = True
         self.marker = CutMarker(cast(ChiefClient, self), WHO, self._session)
+
+    def hear(self, number: int) -> None:
+        self.marker.hear(HeartbeatResponse(cut=number))
 
     def _session(self) -> ParameterSession | None:
         return cast(ParameterSession, self) if self.has_session else None
@@ -45,7 +49,7 @@ class Played:
 
 def test_it_asks_until_it_should_mark() -> None:
     played = Played((False, 0.001), (False, 0.001), (True, 0.001))
-    played.marker.hear(4)
+    played.hear(4)
     wait_until(lambda: played.marked == [4], 10)
     assert played.asked == [4, 4, 4]
 
@@ -53,14 +57,14 @@ def test_it_asks_until_it_should_mark() -> None:
 def test_a_cut_is_joined_once_however_often_it_is_heard_of() -> None:
     played = Played((True, 0.001), (True, 0.001))
     for number in (4, 4, 3, 4, 5, 4):
-        played.marker.hear(number)
+        played.hear(number)
     wait_until(lambda: sorted(played.marked) == [4, 5], 10)
     assert not played.answers
 
 
 def test_a_cut_that_is_over_is_not_marked() -> None:
     played = Played((False, 0.001), (False, 0.0))
-    played.marker.hear(4)
+    played.hear(4)
     wait_until(lambda: not played.answers, 10)
     threading.Event().wait(0.05)
     assert played.asked == [4, 4]
@@ -70,9 +74,9 @@ def test_a_cut_that_is_over_is_not_marked() -> None:
 def test_a_worker_without_a_session_takes_part_later() -> None:
     played = Played((True, 0.001))
     played.has_session = False
-    played.marker.hear(4)
+    played.hear(4)
     played.has_session = True
-    played.marker.hear(4)
+    played.hear(4)
     wait_until(lambda: played.marked == [4], 10)
     assert played.asked == [4]
 
@@ -80,25 +84,25 @@ def test_a_worker_without_a_session_takes_part_later() -> None:
 def test_a_worker_that_is_busy_for_long_does_not_join() -> None:
     played = Played((True, 0.001))
     played.is_idle = False
-    played.marker.hear(4)
+    played.hear(4)
     threading.Event().wait(0.05)
     assert not played.asked
     played.is_idle = True
-    played.marker.hear(5)
+    played.hear(5)
     wait_until(lambda: played.marked == [5], 10)
     assert played.asked == [5]
 
 
 def test_a_chief_that_does_not_answer_ends_its_part() -> None:
     played = Played(PeerLostError("gone"), (True, 0.001))
-    played.marker.hear(4)
+    played.hear(4)
     wait_until(lambda: len(played.answers) == 1, 10)
-    played.marker.hear(5)
+    played.hear(5)
     wait_until(lambda: played.marked == [5], 10)
 
 
 def test_one_that_is_closed_takes_no_part() -> None:
     played = Played()
     played.marker.close()
-    played.marker.hear(4)
+    played.hear(4)
     assert not played.asked

@@ -28,6 +28,7 @@ from ropewalk.core.errors import (
 from ropewalk.core.report import TaskEnd, TaskReport
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, Outcome, Phase, TaskId
+from ropewalk.proto.v1.chief_pb2 import HeartbeatResponse
 
 TASK = TaskId("worker", 1)
 SETTINGS = Settings(join_timeout_s=0.4, lease_s=10.0, reconnect_timeout_s=5.0)
@@ -73,13 +74,13 @@ class PlayedChief:
         *,
         knows: Phase,
         timeout_s: float,
-        on_cut: Callable[[int], None],
+        on_answer: Callable[[HeartbeatResponse], None],
         on_held: Callable[[bool], None],
     ) -> Any:
         assert timeout_s > 0
         on_held(self.holds)
         if self.cut:
-            on_cut(self.cut)
+            on_answer(HeartbeatResponse(cut=self.cut))
         assert who == Incarnation(TASK, 7)
         if knows.is_over:
             self.known = knows
@@ -116,7 +117,7 @@ class Played:
             report=lambda: TaskReport(steps=self.steps),
             on_lost=self.lost.append,
             on_stopping=self.stopping.append,
-            on_cut=self.cuts.append,
+            on_answer=lambda answer: self.cuts.append(answer.cut),
             clock=self.clock,
         )
 

@@ -57,6 +57,30 @@ def seconds(times: StepTimes) -> dict[str, float]:
     return {part.name: round(part.seconds, 9) for part in times.parts}
 
 
+def test_a_step_far_slower_than_the_others_is_told_once_in_a_second(hand: Hand) -> None:
+    told = list[tuple[float, float, str, float]]()
+    clock = StepClock(hand, on_slow=lambda *slow: told.append(slow))
+    clock.step_ended()
+
+    def step(push_ms: float) -> None:
+        hand.pass_ms(1)
+        measure(clock, hand, PUSH, push_ms)
+        clock.step_ended()
+
+    step(100)  # nothing is usual yet
+    for _ in range(300):
+        step(1)
+    assert not told
+    for _ in range(3):
+        step(50)
+    [(took_s, usual_s, part, part_s)] = told
+    assert (took_s, part, part_s) == (0.051, "push", 0.05)
+    assert 0.001 < usual_s < 0.004
+    hand.pass_ms(1000)
+    clock.step_ended()
+    assert len(told) == 2
+
+
 def test_what_is_not_measured_is_the_programs_own(clock: StepClock, hand: Hand) -> None:
     for _ in range(3):
         measure(clock, hand, DATA, 6)

@@ -1,0 +1,1 @@
+"""Asking tasks what they do: stacks of all threads, a report in one file, and what differs."""
