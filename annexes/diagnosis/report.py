@@ -107,6 +107,8 @@ def _listing(folder: Path) -> Iterator[str]:
 
 def _of_tasks(job: str, cluster: str | None, settings: Settings, timeout_s: float) -> Files:
     """Ask the tasks of a job that runs."""
+    if Path(job).is_dir() and (written := read_status(job)) is not None and written.phase.is_over:
+        return {}
     with chief_of(job, cluster, settings) as chief:
         status = chief.status(timeout_s=_STATUS_S)
         files: Files = {"status.json": status_json(status, indent=1)}

@@ -12,6 +12,7 @@ import click
 
 from ...cluster.access import DRIVER
 from ...cluster.address import parse_address
+from ...core import annexes
 from ...core.errors import (
     AccessError,
     ConfigurationError,
@@ -66,7 +67,8 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorSt
         timeout_s: Time limit of each step. Unit: seconds.
 
     Returns:
-        A step for each of :data:`NAMES`.
+        A step for each of :data:`NAMES`, and, if the task leads a job and all is well until there,
+        those of annexes, which compare its tasks.
     """
     steps: list[DoctorStep] = []
     doctor = _Doctor(address, settings, timeout_s)
@@ -82,6 +84,9 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorSt
             steps.append(DoctorStep(name, True, look()))
         except RopewalkError as error:
             steps.append(DoctorStep(name, False, error.message, error))
+    if steps[-1].passed:
+        for module in annexes.at("doctor_steps"):
+            steps += module.further(address, settings, timeout_s)
     return steps
 
 
@@ -192,6 +197,8 @@ class _Doctor:
 @caller_options
 def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
     """Walk the way to the task at ADDRESS (HOST:PORT), and say which step fails and what to do.
+
+    At the address of a chief, its tasks are compared, too: versions, clocks, limits, disks.
 
     The exit code is 0, or that of the error.
     """

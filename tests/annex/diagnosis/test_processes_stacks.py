@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 import zipfile
@@ -115,6 +116,19 @@ def test_a_worker_in_a_loop_inside_c_is_named_with_its_line(run: Run, tmp_path: 
     assert "(spin)" in found["worker:0"]
 
 
+def test_doctor_compares_the_tasks_of_a_job_that_runs(run: Run, tmp_path: Path) -> None:
+    job = run(TRAIN)
+    job.until_said("trains", 2)
+    where = re.search(r"the chief is at (\S+)", job.said)
+    assert where is not None
+    command = [*processes.ROPEWALK, "doctor", where[1], "--timeout-s", "20"]
+    _, said, errors = processes.run(command, timeout_s=scaled(60), cwd=tmp_path)
+    steps = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.splitlines()}
+    assert steps["tasks"][0] == "ok", said + errors
+    assert steps["tasks"][1].strip() == "chief:0, ps:0, worker:0 answer"
+    assert [steps[name][0] for name in ("versions", "clocks")] == ["ok", "ok"]
+
+
 def test_a_failed_job_says_what_reads_it_and_its_ps_was_killed(run: Run, tmp_path: Path) -> None:
     job = run(TRAIN)
     job.until_said("trains", 2)
@@ -122,13 +136,14 @@ def test_a_failed_job_says_what_reads_it_and_its_ps_was_killed(run: Run, tmp_pat
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     job.launcher.wait(scaled(120))
+    assert "ps:0 failed; ending the job" in job.said
     assert "what happened: ropewalk report model" in job.said
     command = [*processes.ROPEWALK, "report", "model", "-o", "r.zip"]
     code, said, errors = processes.run(command, timeout_s=scaled(60), cwd=tmp_path)
     assert code == 0, errors
     with zipfile.ZipFile(tmp_path / "r.zip") as pack:
-        names = [name for name in pack.namelist() if name.startswith("left/worker-0")]
-        events = [json.loads(line) for line in pack.read(names[-1]).splitlines()]
-    broken = [event for event in events if event["event"] == "ps.broken"]
-    assert broken, said
-    assert "ps/task:0" in broken[-1]["peer"]
+        names = [name for name in pack.namelist() if name.startswith("left/")]
+        lines = [json.loads(line) for name in names for line in pack.read(name).splitlines()]
+    of_ps = [each for each in lines if "ps/task:0" in str((each.get("peer"), each.get("error")))]
+    assert {each["event"] for each in of_ps} & {"ps.broken", "checkpoint.failed"}, said
+    assert "not in it" not in said
