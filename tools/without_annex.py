@@ -26,7 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     failed = []
     for annex in arguments[:split] or annexes():
-        with tempfile.TemporaryDirectory(prefix=f"without-{annex}-") as folder:
+        build = ROOT / "build"  # not in /tmp, which pods of tests have of their own
+        build.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"without-{annex}-", dir=build) as folder:
             gone = copy_without(annex, Path(folder))
             print(f"== without {', '.join(gone)}", flush=True)
             if run_tests(Path(folder), arguments[split + 1 :]):

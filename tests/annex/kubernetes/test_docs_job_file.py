@@ -37,7 +37,13 @@ def test_every_field_is_named(model: type[Part]) -> None:
         assert f"`{name}`" in PAGE, name
 
 
-@pytest.mark.parametrize("page", ["job-file.md", "kubernetes.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param("job-file.md", marks=pytest.mark.annex("certificates")),
+        pytest.param("kubernetes.md", marks=pytest.mark.annex("service")),
+    ],
+)
 def test_every_flag_of_a_command_is_one(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     lines = re.findall(r"^\$ (ropewalk [^\n>|#]*)", text, re.M)

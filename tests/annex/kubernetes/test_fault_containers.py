@@ -260,6 +260,7 @@ def test_a_chief_does_not_wait_for_a_worker_once_another_one_has_failed_for_good
         job.close()
 
 
+@pytest.mark.annex("ring")
 @pytest.mark.scenario
 @pytest.mark.timeout(300)
 def test_a_worker_in_sync_that_is_killed_costs_its_own_container_alone(

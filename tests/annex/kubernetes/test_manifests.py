@@ -20,7 +20,14 @@ KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is ol
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
 ON_KIND = {"dev", "standalone", "tfjob"}
 builds = pytest.mark.needs("kubectl or kustomize")
-with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
+with_jobs = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.annex("service") if "standalone" in name else ())
+        for name in BUILT
+        if name not in _WITHOUT_JOBS
+    ],
+)
 
 
 @pytest.mark.parametrize("name", BUILT)

@@ -83,6 +83,7 @@ def check_training(model_dir: Path) -> None:
     assert CheckpointReader(saved.path).manifest.final
 
 
+@pytest.mark.annex("moments")
 @pytest.mark.needs("kubectl or kustomize")
 def test_the_pods_of_the_manifests_train(
     start: Callable[[list[Container]], Running],
@@ -129,6 +130,7 @@ def test_the_pods_of_the_manifests_train(
         assert took_part == (role in ("chief", "worker")), ended[name].text
 
 
+@pytest.mark.annex("service")
 @pytest.mark.needs("kubectl or kustomize")
 def test_the_pods_of_a_standing_cluster_take_a_program(
     start: Callable[[list[Container]], Running],
@@ -166,6 +168,7 @@ def test_the_pods_of_a_standing_cluster_take_a_program(
     assert {end.code for end in running.wait(60).values()} <= {0, 143}
 
 
+@pytest.mark.annex("certificates")
 def test_the_services_of_docker_compose_train_the_digits(
     start: Callable[[list[Container]], Running], wait_until: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ with rw.connect(sys.argv[1], insecure=True, workers=1, ps=1) as cluster:
 """
 
 
+@pytest.mark.annex("service")
 def test_a_program_in_a_pod_connects_to_a_standing_cluster(
     start: Callable[..., Running], tmp_path: Path
 ) -> None:

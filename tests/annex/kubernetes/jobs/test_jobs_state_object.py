@@ -151,6 +151,7 @@ def test_the_state_of_a_job_that_was_trained_is_done(
     assert events(cluster)[-1][0] == "JobDone"
 
 
+@pytest.mark.annex("replication")
 @pytest.mark.parametrize("is_kept", [False, True], ids=["no model_dir", "model_dir"])
 def test_a_job_of_which_no_record_is_kept_says_what_that_costs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_kept: bool
