@@ -250,7 +250,6 @@ class DistributedOptimizer(OptimizerFace):
         Returns:
             First result of ``closure``, of workers in sync averaged where the optimizer is on the
             worker; None without one.
-            the worker; None without one.
 
         Raises:
             ConfigurationError: The program has changed gradients of a worker in sync, without

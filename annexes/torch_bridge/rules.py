@@ -208,7 +208,7 @@ def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Stra
     Returns:
         False: the gradients of some worker have infinities, and all leave this step out.
     """
-    scaler_flag = getattr(optimizer, "found_inf", None)
+    scaler_flag = vars(optimizer).get("found_inf")  # not by the way that ends with an error
     if scaler_flag is None:
         return True
     if strategy.extended.any_worker(bool(scaler_flag.item())):
