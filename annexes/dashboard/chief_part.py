@@ -32,13 +32,21 @@ class HistoryPart:
     def GetHistory(
         self, request: chief_pb2.GetHistoryRequest, _: Visitor
     ) -> chief_pb2.GetHistoryResponse:
-        """Return the samples that end after a time. Idempotent."""
+        """Return the samples and the events after a time. Idempotent."""
         names, samples = self._history.since(request.since)
         return chief_pb2.GetHistoryResponse(
             names=names,
             samples=[
                 chief_pb2.HistorySample(at=each.at, seconds=each.seconds, values=each.values)
                 for each in samples
+            ],
+            events=[
+                chief_pb2.HistoryEvent(
+                    at=each.at,
+                    name=each.name,
+                    fields={key: str(value) for key, value in each.fields.items()},
+                )
+                for each in self._history.events_since(request.since)
             ],
         )
 

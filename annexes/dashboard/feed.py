@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from .history_file import rows
+from .history_file import past_json
 from .watched_job import WatchedJob
 
 LOOK_S = 1.0
@@ -78,11 +78,11 @@ class Feed:
 
     def _new_samples(self) -> dict[str, Any]:
         """Take the samples since the last look; a page that comes has asked for those before."""
-        names, samples = self._job.history(self._since)
-        is_first, self._since = not self._since, samples[-1].at if samples else self._since
-        if not samples or is_first:
-            return {}
-        return {"names": names, "samples": rows(samples)}
+        past = self._job.history(self._since)
+        is_first, samples = not self._since, past.samples
+        self._since = samples[-1].at if samples else self._since
+        # An event without a sample after it comes again with the next one.
+        return {} if not samples or is_first else past_json(past)
 
     def _send(self, item: bytes) -> None:
         for page in list(self._pages):

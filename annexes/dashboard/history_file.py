@@ -12,6 +12,8 @@ from typing import Any
 
 from ...core.checkpoint.folder import Folder
 from ...core.outside_text import read_json
+from ...core.process.events import Event
+from .calls import PastJob
 from .samples import MOST_SERIES, Samples, Stretch
 
 log = logging.getLogger(__name__)
@@ -21,10 +23,24 @@ _MOST_BYTES = 64 * 1024 * 1024
 _VERSION = 1
 
 
-def history_bytes(samples: Samples) -> bytes:
+def history_bytes(samples: Samples, happened: Iterable[Event] = ()) -> bytes:
     """Write a history."""
-    written = {"version": _VERSION, "names": samples.names, "samples": rows(samples.since())}
+    written = {
+        "version": _VERSION,
+        "names": samples.names,
+        "samples": rows(samples.since()),
+        "events": [each.as_json() for each in happened],
+    }
     return json.dumps(written, separators=(",", ":")).encode()
+
+
+def past_json(past: PastJob) -> dict[str, Any]:
+    """Write a part of a history for the page."""
+    return {
+        "names": past.names,
+        "samples": rows(past.samples),
+        "events": [[round(at, 3), name, dict(fields)] for at, name, fields in past.events],
+    }
 
 
 def rows(samples: Iterable[Stretch]) -> list[list[Any]]:
@@ -46,19 +62,24 @@ def _written(value: float | None) -> float | str | None:
     return float(text) if isfinite(value) else text
 
 
-def history_of(data: bytes) -> Samples:
+def history_of(data: bytes) -> tuple[Samples, list[Event]]:
     """Read a history.
 
     Raises:
         ValueError: It is none.
     """
     try:
-        return _read(read_json(data))
+        written = read_json(data)
+        return _samples_of(written), [_event_of(**each) for each in written["events"]]
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"it is no history: {error}") from error
 
 
-def _read(written: Mapping[str, Any]) -> Samples:
+def _event_of(at: float, event: str, **fields: Any) -> Event:
+    return Event(float(at), str(event), fields)
+
+
+def _samples_of(written: Mapping[str, Any]) -> Samples:
     names = [str(name) for name in written["names"]][:MOST_SERIES]
     samples = Samples()
     for at, seconds, *values in written["samples"]:
@@ -68,12 +89,12 @@ def _read(written: Mapping[str, Any]) -> Samples:
     return samples
 
 
-def read_history(folder: Folder) -> Samples:
+def read_history(folder: Folder) -> tuple[Samples, list[Event]]:
     """Read the history of a model directory; an empty one if there is none, or it is damaged."""
     try:
         return history_of(folder.read(HISTORY_FILE, _MOST_BYTES))
     except FileNotFoundError:
-        return Samples()
+        return Samples(), []
     except (OSError, ValueError) as error:
         log.warning("%s/%s is left aside: %s", folder.url, HISTORY_FILE, error)
-        return Samples()
+        return Samples(), []

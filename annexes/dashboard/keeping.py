@@ -8,11 +8,14 @@ more rarely. A chief that is started again goes on with what is written.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from ...cluster.job.job import Job
 from ...cluster.job.scalars import JobSample, job_scalars, sample_job
 from ...core.checkpoint.folder import Folder
+from ...core.process import events
+from ...core.process.events import Event
 from ...core.process.log_records import RareLog
 from ...core.process.threads import new_thread, nobody_waits
 from .history_file import HISTORY_FILE, history_bytes, read_history
@@ -23,23 +26,43 @@ log = logging.getLogger(__name__)
 SAMPLE_S = 1.0
 _WRITE_S, _LONGEST_WRITE_S, _WRITES = 10.0, 120.0, 360
 _CLOSE_S = 5.0
+_LINE = "log.line"
+MOST_EVENTS = 1000
+"""Events that are kept of a job: 300 bytes each, as a rule."""
 
 
 class History:
-    """The samples of a job, between the thread that adds them and calls that read them.
+    """The samples and events of a job, between the thread that adds them and calls that read them.
     Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._samples = Samples()
+        self._events = deque[Event](maxlen=MOST_EVENTS)
 
-    def begin_with(self, samples: Samples) -> None:
-        """Go on with the samples of a chief before; what was added meanwhile follows them."""
+    def begin_with(self, samples: Samples, before: list[Event]) -> None:
+        """Go on with what a chief before has kept; what was added meanwhile follows it."""
         with self._lock:
             for each in self._samples.since():
                 _add(samples, each, self._samples.names)
             self._samples = samples
+            here, self._events = self._events, deque(before, MOST_EVENTS)
+            self._append(here)
+
+    def happened(self, what: list[Event]) -> None:
+        """Add the newest events; those that are here already are left out."""
+        with self._lock:
+            self._append(what)
+
+    def _append(self, what: Iterable[Event]) -> None:
+        last = self._events[-1].at if self._events else 0.0
+        self._events.extend(each for each in what if each.at > last)
+
+    def events_since(self, at: float) -> list[Event]:
+        """List the events after a time."""
+        with self._lock:
+            return [each for each in self._events if each.at > at]
 
     def add(self, at: float, seconds: float, numbers: dict[str, float]) -> None:
         """Add the newest sample."""
@@ -54,7 +77,7 @@ class History:
     def as_file(self) -> bytes:
         """Write all of it as a file has it."""
         with self._lock:
-            return history_bytes(self._samples)
+            return history_bytes(self._samples, self._events)
 
 
 def _add(samples: Samples, sample: Stretch, names: list[str]) -> None:
@@ -98,6 +121,7 @@ class HistoryKeeper:
         self._due, self._is_over = threading.Event(), False
         self._thread = new_thread("history", self._write_when_due, failed=nobody_waits)
         self._failures = RareLog(log)
+        self._counted, self._last = 0, 0.0
 
     def start(self) -> None:
         """Begin to write; the first thing is to read what a chief before has written."""
@@ -114,6 +138,7 @@ class HistoryKeeper:
         sample, self._taken = self._taken, None
         if sample is None:
             return
+        self._take_events()
         before, self._before = self._before, sample
         if numbers := job_scalars(before, sample):
             numbers["job/global_step"] = float(sample.global_step)
@@ -121,6 +146,18 @@ class HistoryKeeper:
         if sample.at - self._written >= write_every_s(sample.at - self._began):
             self._written = sample.at
             self._due.set()
+
+    def _take_events(self) -> None:
+        """Take what has happened in this process since the last time; lines of its log have no
+        name.
+        """
+        if (counted := events.count()) == self._counted:
+            return
+        self._counted = counted
+        new = [each for each in events.recent() if each.at > self._last]
+        if new:
+            self._last = new[-1].at
+            self._history.happened([each for each in new if each.name != _LINE])
 
     def why_none_follows(self) -> str | None:
         """Say nothing of other chiefs."""
@@ -137,7 +174,7 @@ class HistoryKeeper:
         folder = self._folder
         if folder is None:
             return
-        self._history.begin_with(read_history(folder))
+        self._history.begin_with(*read_history(folder))
         is_over = False
         while not is_over:
             self._due.wait()

@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .doors import Doors
 from .feed import Feed
-from .history_file import rows
+from .folder_views import checkpoints, log_lines
+from .history_file import past_json
 from .watched_job import WatchedJob
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ class Page:
             Route("/api/job", _in_thread(self._job_now)),
             Route("/api/history", _in_thread(self._history)),
             Route("/api/news", self._news),
+            Route("/api/logs", _in_thread(self._logs)),
+            Route("/api/checkpoints", _in_thread(self._checkpoints)),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ]
         guard = Middleware(_Guard, doors=self.doors, cookie=self._cookie)
@@ -132,8 +135,13 @@ class Page:
         return self._job.look().as_json()
 
     def _history(self, _: Request) -> Any:
-        names, samples = self._job.history()
-        return {"names": names, "samples": rows(samples)}
+        return past_json(self._job.history())
+
+    def _logs(self, request: Request) -> Any:
+        return log_lines(self._job.folder, request.query_params.get("after", ""))
+
+    def _checkpoints(self, _: Request) -> Any:
+        return {"folder": self._job.folder, "checkpoints": checkpoints(self._job.folder)}
 
     async def _news(self, _: Request) -> Response:
         if self.feed.is_full:

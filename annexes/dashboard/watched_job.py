@@ -18,9 +18,8 @@ from ...core.errors import ConfigurationError, RopewalkError
 from ...core.terminal import terminal_line
 from ...launch.found_job import FoundJob, JobAsker, job_in_folder
 from ...worker.lead.status import status_json
-from .calls import HistoryClient
+from .calls import HistoryClient, PastJob
 from .history_file import read_history
-from .samples import Stretch
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus
@@ -124,8 +123,8 @@ class WatchedJob:
         if address:
             self._client = HistoryClient(address, self._asker.settings, Principal(READER))
 
-    def history(self, since: float = 0.0) -> tuple[list[str], list[Stretch]]:
-        """Return the names of the job's numbers, and the samples that end after a time.
+    def history(self, since: float = 0.0) -> PastJob:
+        """Return the part of the job's history that is after a time.
 
         Nothing, if the chief does not answer, or keeps no history.
         """
@@ -135,8 +134,8 @@ class WatchedJob:
                     return self._client.history(since, timeout_s=self._asker.timeout_s)
                 except RopewalkError:
                     if since:
-                        return [], []
+                        return PastJob([], [], [])
             if since or not self.folder:
-                return [], []
-            samples = read_history(open_folder(self.folder))
-            return samples.names, list(samples.since(since))
+                return PastJob([], [], [])
+            samples, events = read_history(open_folder(self.folder))
+            return PastJob(samples.names, list(samples.since()), events)

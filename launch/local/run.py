@@ -39,6 +39,7 @@ from ...worker.process.surroundings import check_limits
 from ..processes.executor import Executor, Work
 from ..processes.process import Exit, new_line_queue, on_interrupts
 from .cluster import LocalRoles, RoleExtras, Scaling, tf_config
+from .log_files import LogFiles
 from .policy import local_policy
 from .result import LocalResult, read_result, show_result
 from .tasks import LocalTasks
@@ -96,6 +97,7 @@ class LocalJob:
         self._executor = Executor[TaskId](_OUTPUT_S, failed=nobody_waits)
         self._requests: deque[StopRequested] = deque()
         self._watch: StatusWatch | None = None
+        self._logs = LogFiles(settings.model_dir)
         self._speed = Speed()
         self._looks_next = 0.0
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
@@ -124,6 +126,7 @@ class LocalJob:
             self._drain_output()
             self._say_who_left(after_s=0)
             self._display.close()
+            self._logs.close()
             return self._result()
 
     def stop(self, reason: str) -> None:
@@ -226,6 +229,7 @@ class LocalJob:
                     self._take_exit(news)
                 elif not (news.is_ours and self._is_consequence(news.text)):
                     self._display.line(news.task, news.text, is_error=news.is_error)
+                    self._logs.write(news.task, news.text)
                 news = self._news.get_nowait()
         except queue.Empty:
             return

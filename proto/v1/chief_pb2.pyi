@@ -280,12 +280,31 @@ class GetHistoryRequest(_message.Message):
     def __init__(self, since: _Optional[float] = ...) -> None: ...
 
 class GetHistoryResponse(_message.Message):
-    __slots__ = ("names", "samples")
+    __slots__ = ("names", "samples", "events")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     samples: _containers.RepeatedCompositeFieldContainer[HistorySample]
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[HistorySample, _Mapping]]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[HistoryEvent]
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[HistorySample, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[HistoryEvent, _Mapping]]] = ...) -> None: ...
+
+class HistoryEvent(_message.Message):
+    __slots__ = ("at", "name", "fields")
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    name: str
+    fields: _containers.ScalarMap[str, str]
+    def __init__(self, at: _Optional[float] = ..., name: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HistorySample(_message.Message):
     __slots__ = ("at", "seconds", "values")

@@ -47,7 +47,8 @@ export class Chart {
   /** Without a cursor on it the legend has the last values. */
   rest() {
     const {plot} = this;
-    if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({idx: plot.data[0].length - 1}, false);
+    if (!hovers(plot) && this.series.length > 1) plot.setLegend({idx: plot.data[0].length - 1}, false);
+    this.caption(plot);
   }
 
   draw(data) {
@@ -75,8 +76,7 @@ export class Chart {
         })),
       ],
       hooks: {
-        setLegend: [(plot) => this.caption(plot)],
-        setCursor: [(plot) => plot.cursor.idx === null && this.plot && this.rest()],
+        setCursor: [() => this.plot && this.rest()],
         draw: [(plot) => this.drawMarks(plot)],
       },
     }, data, this.place);
@@ -84,12 +84,11 @@ export class Chart {
 
   /** Beside the title: the time under the cursor, and the value if there is one curve. */
   caption(plot) {
-    const {idx} = plot.legend;
+    const idx = hovers(plot) ? plot.cursor.idx : plot.data[0].length - 1;
     const at = plot.data[0][idx];
-    const hovers = plot.cursor.idx !== null && plot.cursor.idx !== undefined;
     const own = this.series.length === 1 ? [this.show(plot.data[1][idx] ?? NaN)] : [];
     this.now.replaceChildren(
-      hovers && at ? h("span", {class: "time"}, clock(at)) : "", ...own.map((text) => h("b", {}, text)));
+      hovers(plot) && at ? h("span", {class: "time"}, clock(at)) : "", ...own.map((text) => h("b", {}, text)));
   }
 
   /** Events across the curves. */
@@ -115,6 +114,10 @@ export class Chart {
     this.plot?.destroy();
     this.plot = null;
   }
+}
+
+function hovers(plot) {
+  return plot.cursor.idx !== null && plot.cursor.idx !== undefined;
 }
 
 function span(times) {

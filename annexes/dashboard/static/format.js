@@ -7,7 +7,7 @@ export function count(value) {
 export function rate(value) {
   if (!Number.isFinite(value)) return "–";
   if (value === 0 || (value >= 10 && Number.isInteger(value))) return count(value);
-  return value >= 100 ? count(value) : value >= 10 ? value.toFixed(1) : value.toPrecision(2);
+  return value >= 99.95 ? count(value) : value >= 10 ? value.toFixed(1) : value.toPrecision(2);
 }
 
 /** A reported value, which may be the text NaN. */

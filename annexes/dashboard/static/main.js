@@ -3,10 +3,25 @@
 import {h, say} from "./dom.js";
 import {clock, count, duration, name, rate} from "./format.js";
 import {Store} from "./store.js";
+import {Checkpoints} from "./views/checkpoints.js";
+import {Events} from "./views/events.js";
+import {Logs} from "./views/logs.js";
 import {Overview} from "./views/overview.js";
+import {Replicas} from "./views/replicas.js";
 import {Tasks} from "./views/tasks.js";
+import {Topology} from "./views/topology.js";
+import {Variables} from "./views/variables.js";
 
-const VIEWS = [["overview", "Overview", Overview], ["tasks", "Tasks", Tasks]];
+const VIEWS = [
+  ["overview", "Overview", Overview],
+  ["tasks", "Tasks", Tasks],
+  ["topology", "Topology", Topology],
+  ["variables", "Variables", Variables],
+  ["replicas", "Replicas", Replicas],
+  ["events", "Events", Events],
+  ["logs", "Logs", Logs],
+  ["checkpoints", "Checkpoints", Checkpoints],
+];
 const RATE_S = 10; // over which the head's rate is a mean
 const store = new Store();
 const byId = (id) => document.getElementById(id);

@@ -2,6 +2,7 @@
 // events; a page that has missed some asks for all of it again, so its memory is that of the server.
 
 const MOST = 3000; // samples, until the whole history is asked for again: it is coarser then
+const MOST_EVENTS = 1000;
 
 export class Store extends EventTarget {
   status = null;
@@ -9,6 +10,7 @@ export class Store extends EventTarget {
   at = 0;
   connected = false;
   names = [];
+  events = []; // [time, name, fields], the oldest first
   samples = []; // [end, length, value or null or "NaN" by place of its name, …]
 
   start() {
@@ -34,17 +36,25 @@ export class Store extends EventTarget {
   async load() {
     const answer = await fetch("/api/history");
     if (!answer.ok) return;
-    const {names, samples} = await answer.json();
-    Object.assign(this, {names, samples});
+    const {names, samples, events} = await answer.json();
+    Object.assign(this, {names, samples, events});
     this.tell("samples");
   }
 
-  add({names, samples}) {
+  add({names, samples, events}) {
     this.names = names;
+    const newest = this.events.at(-1)?.[0] ?? 0;
+    this.events.push(...events.filter(([at]) => at > newest));
+    this.events.splice(0, this.events.length - MOST_EVENTS);
     const last = this.samples.at(-1)?.[0] ?? 0;
     this.samples.push(...samples.filter(([at]) => at > last));
     if (this.samples.length > MOST) this.load();
     else this.tell("samples");
+  }
+
+  /** Events that are worth a line across the curves. */
+  marks() {
+    return this.events.filter(([, name]) => tone(name) && !QUIET.has(name)).map(([at, name]) => ({at, colour: `--${tone(name)}`}));
   }
 
   tell(what) {
@@ -100,4 +110,14 @@ export class Store extends EventTarget {
 
 function isGap(before, at, seconds) {
   return at - seconds - before > Math.max(3, 2 * seconds);
+}
+
+const QUIET = new Set(["checkpoint.saved"]);
+const BAD = /lost|failed|broken|damaged|silent|refused|gave_up|unusable|failover/;
+const GOOD = /joined|reconnected|back|restored|saved|came|moved|resumed|over$/;
+const WARN = /stopping|signal|slow|long|ended|led/;
+
+/** How an event is to be taken: bad, warn, good or nothing of these. */
+export function tone(name) {
+  return BAD.test(name) ? "bad" : WARN.test(name) ? "warn" : GOOD.test(name) ? "good" : "";
 }

@@ -125,6 +125,7 @@ def test_numbers_that_are_none_are_read_by_a_browser(job: LedJob, page: Served) 
     assert page.json("/api/history") == {
         "names": ["metrics/loss", "a"],
         "samples": [[1e9, 1.0, "nan", 1.0]],
+        "events": [],
     }
 
 

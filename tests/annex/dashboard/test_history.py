@@ -19,6 +19,8 @@ from ropewalk.annexes.dashboard.keeping import History, HistoryKeeper, write_eve
 from ropewalk.annexes.dashboard.samples import CAPACITY, LEVELS, MOST_SERIES, Samples
 from ropewalk.cluster.job.job import Job
 from ropewalk.core.checkpoint.folder import LocalFolder, open_folder
+from ropewalk.core.process import events
+from ropewalk.core.process.events import Event
 from ropewalk.core.report import TaskReport
 from ropewalk.core.task import TaskId
 
@@ -87,8 +89,10 @@ def test_a_file_has_what_the_history_has(tmp_path: Path) -> None:
     for at in range(1, 300):
         samples.add(1e9 + at, 1.0, {"a": at / 3, "loss": math.nan} if at % 2 else {"b": 1.0})
     folder = open_folder(str(tmp_path))
-    folder.put(HISTORY_FILE, history_bytes(samples))
-    again = read_history(folder)
+    what = [Event(1e9, "task.joined", {"of": "worker:0", "generation": 3})]
+    folder.put(HISTORY_FILE, history_bytes(samples, what))
+    again, happened = read_history(folder)
+    assert happened == [Event(1e9, "task.joined", {"of": "worker:0", "generation": 3})]
     assert again.names == samples.names
     assert total(again, "b") == pytest.approx(total(samples, "b"))
     assert [each.at for each in again.since()][-50:] == [each.at for each in samples.since()][-50:]
@@ -102,7 +106,8 @@ def test_a_damaged_file_is_left_aside(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         history_of(text.encode())
     (tmp_path / HISTORY_FILE).write_text(text)
-    assert len(read_history(open_folder(str(tmp_path)))) == 0
+    samples, happened = read_history(open_folder(str(tmp_path)))
+    assert (len(samples), happened) == (0, [])
 
 
 class Trained:
@@ -157,12 +162,16 @@ def test_a_chief_that_is_started_again_goes_on_with_the_history(tmp_path: Path) 
     assert isinstance(folder, LocalFolder)
     for _ in range(2):
         job = Trained(folder)
+        events.record("task.joined", of="worker:0")
         job.keeper.start()
         job.run(30)
         job.keeper.look(job.job, job.clock.now() + 1, is_last=True)
         job.keeper.act()
         job.keeper.close()
-    assert len(read_history(folder)) == 62
+    samples, happened = read_history(folder)
+    assert len(samples) == 62
+    assert "task.joined" in {each.name for each in happened}
+    assert len({each.at for each in happened}) == len(happened)  # none twice
 
 
 def test_a_disk_that_refuses_the_file_concerns_nobody(

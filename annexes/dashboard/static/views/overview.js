@@ -37,7 +37,7 @@ export class Overview {
   }
 
   *wanted({names}) {
-    const marks = () => this.store.marks?.() ?? [];
+    const marks = () => this.store.marks();
     const one = (title, id, options) => () => new Chart(title, [{name: id, label: title}], {...options, marks});
     if (names.includes("job/steps_per_second")) {
       yield ["rate", one("Steps per second", "job/steps_per_second", {show: rate})];
@@ -103,6 +103,7 @@ function* looks(status) {
     const since = `for ${duration(each.since_s)}`;
     if (each.state === "failed") yield {tone: "bad", who: name(each.task), text: `failed: ${each.detail || "no reason known"}`};
     if (each.state === "lost") yield {tone: "bad", who: name(each.task), text: `lost ${since}. ${each.detail}`};
+    if (each.state === "left" && each.detail && !over) yield {tone: "warn", who: name(each.task), text: `left ${duration(each.since_s)} ago: ${each.detail}`};
     if (each.state === "missing" && !over && each.since_s > 5) yield {tone: "warn", who: name(each.task), text: `has not come ${since}`};
     if (each.report.refused_pushes) yield {tone: "warn", who: name(each.task), text: `${each.report.refused_pushes} steps refused: gradients that are no numbers`};
     for (const [metric, number] of Object.entries(each.report.metrics)) {

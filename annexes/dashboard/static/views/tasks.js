@@ -4,23 +4,25 @@ import {SortedTable, h} from "../dom.js";
 import {bytes, count, duration, name, rate, short, value} from "../format.js";
 
 const TONES = {alive: "good", done: "good", missing: "warn", left: "warn", lost: "bad", failed: "bad"};
+const WINDOW = 12; // looks at the job, of which the oldest is taken off
 const PARTS = ["data", "pull", "compute", "push", "others", "checkpoint"];
 
 export class Tasks {
   constructor(store) {
     this.store = store;
+    this.past = [];
     this.table = new SortedTable("Tasks", [
       {name: "Task", value: (row) => name(row.task)},
       {name: "State", value: (row) => row.state, show: state},
       {name: "For", right: true, title: "How long it has been in that state", value: (row) => row.since_s, show: (row) => duration(row.since_s)},
       {name: "Steps/s", right: true, value: (row) => this.speed(row), show: (row) => (row.report.steps ? rate(this.speed(row)) : "")},
       {name: "Steps", right: true, value: (row) => row.report.steps, show: (row) => (row.report.steps ? count(row.report.steps) : "")},
-      {name: "A step's time", value: (row) => total(row), show: (row) => parts(row)},
+      {name: "A step's time", title: "Where it went in the last seconds", value: (row) => this.times(row)?.step ?? 0, show: (row) => parts(this.times(row))},
       {name: "Stale", right: true, title: "Mean staleness of its pushes, in steps", value: (row) => row.report.staleness, show: (row) => (row.report.pushes ? value(row.report.staleness) : "")},
       {name: "Sent", right: true, value: sent, show: (row) => (sent(row) ? bytes(sent(row)) : "")},
       {name: "Received", right: true, value: received, show: (row) => (received(row) ? bytes(received(row)) : "")},
       {name: "Memory", right: true, title: "Of the process; of a ps its values and slots, if it does not say", value: memory, show: (row) => (memory(row) ? bytes(memory(row)) : "")},
-      {name: "Gen.", right: true, title: "Generation: how often a process has taken this place", value: (row) => row.generation, show: (row) => (row.generation ? String(row.generation % 1_000_000 || row.generation) : "")},
+      {name: "Gen.", right: true, title: "Generation: each process of a task has a higher one than the one before", value: (row) => (row.counters ? 0 : row.generation), show: (row) => (row.generation && row.task.type !== "ps" ? String(row.generation) : "")},
       {name: "Where", value: (row) => row.host, show: (row) => (row.host ? `${row.host} · ${row.pid}` : row.address)},
       {name: "Says", class: "wide", value: says},
     ]);
@@ -32,7 +34,21 @@ export class Tasks {
     return this.store.recent(`tasks/${row.task.type}-${row.task.index}/steps_per_second`, 10);
   }
 
+  /** Times of a task's steps in the last seconds, by part; of all its steps, if there are no others. */
+  times(row) {
+    const now = totals(row);
+    const before = this.past[0].get(name(row.task));
+    const since = {};
+    for (const part of Object.keys(now)) since[part] = now[part] - (before?.[part] ?? 0);
+    return since.steps > 0 ? since : now.steps ? now : null;
+  }
+
   update(store) {
+    if (store.at !== this.at) {
+      this.at = store.at;
+      this.past.push(new Map(store.status.tasks.map((row) => [name(row.task), totals(row)])));
+      if (this.past.length > WINDOW) this.past.shift();
+    }
     this.table.show(store.status.tasks);
     this.key.hidden = !store.status.tasks.some((row) => row.report.step_parts?.length);
   }
@@ -62,20 +78,20 @@ function says(row) {
   return row.detail || metrics.join(" · ");
 }
 
-function total(row) {
-  return (row.report.step_parts ?? []).find((each) => each.name === "step")?.seconds ?? 0;
+function totals(row) {
+  const all = row.report.step_parts ?? [];
+  const steps = all.find((each) => each.name === "step")?.buckets.reduce((sum, each) => sum + each, 0) ?? 0;
+  return {steps, ...Object.fromEntries(all.map((each) => [each.name, each.seconds]))};
 }
 
 /** A bar of a step's parts, in words too. */
-function parts(row) {
-  const all = row.report.step_parts ?? [];
-  const step = all.find((each) => each.name === "step");
-  if (!step?.count || !step.seconds) return "";
-  const known = PARTS.map((part, place) => [part, place, all.find((each) => each.name === part)?.seconds ?? 0]);
+function parts(times) {
+  if (!times?.step) return "";
+  const known = PARTS.map((part, place) => [part, place, times[part] ?? 0]);
   const words = known.filter(([, , seconds]) => seconds > 0)
-    .map(([part, , seconds]) => `${part} ${Math.round((100 * seconds) / step.seconds)} %`);
+    .map(([part, , seconds]) => `${part} ${Math.round((100 * seconds) / times.step)} %`);
   return h("span", {class: "parts", title: words.join(", "), role: "img", "aria-label": words.join(", ")},
     h("span", {class: "stack"}, known.map(([, place, seconds]) =>
-      h("span", {class: `part part-${place}`, style: {width: `${(100 * seconds) / step.seconds}%`}}))),
-    short(step.seconds / step.count));
+      h("span", {class: `part part-${place}`, style: {width: `${(100 * seconds) / times.step}%`}}))),
+    short(times.step / times.steps));
 }
