@@ -116,6 +116,7 @@ _BROUGHT_BY = {
     "stop": ("service",),
     "submit": ("service",),
     "tensorboard": ("tensorboard",),
+    "top": ("dashboard",),
 }
 """Annexes of a command, for the message where one is not installed."""
 

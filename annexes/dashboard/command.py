@@ -1,19 +1,18 @@
 """``ropewalk dashboard``: the page of a job in a browser."""
 
 import errno
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import click
 
 from ...core.errors import ConfigurationError
 from ...core.settings import CLUSTER_VARIABLE
-from ...launch.found_job import FoundJob, JobAsker, found_job, job_in_folder, jobs_of_this_machine
+from ...launch.found_job import JobAsker
 from ...launch.options import caller_options, is_said, take_settings
 from ...launch.screen.plain import echo
 from .before_start import require_server
+from .choosing import chosen_job
 
 _PORT = 8470
 _ANSWER_S = 5.0
@@ -56,7 +55,7 @@ def dashboard_command(
     from .watched_job import WatchedJob
 
     asker = JobAsker(take_settings(flags), _ANSWER_S)
-    with _found(job, cluster, asker) as found, closing(WatchedJob(found, asker)) as watched:
+    with chosen_job(job, cluster, asker) as found, closing(WatchedJob(found, asker)) as watched:
         try:
             page = ServedPage(watched, asker.settings, bind, port, _say)
         except OSError as error:
@@ -70,24 +69,3 @@ def dashboard_command(
 
 def _say(kind: str, link: str) -> None:
     echo(link if kind == "first" else f"a browser has opened it; for another one: {link}")
-
-
-@contextmanager
-def _found(job: str | None, cluster: str | None, asker: JobAsker) -> Iterator[FoundJob]:
-    """Find the job; one that has not ended in order, and whose chief is gone, is shown, too."""
-    if job is None:
-        yield _only_one(jobs_of_this_machine(asker))
-    elif cluster is None and Path(job).is_dir():
-        yield job_in_folder(job, asker)
-    else:
-        with found_job(job, cluster, asker) as found:
-            yield found
-
-
-def _only_one(jobs: list[FoundJob]) -> FoundJob:
-    if len(jobs) == 1:
-        return jobs[0]
-    raise ConfigurationError(
-        "you have several jobs with a chief on this machine; name one of "
-        + ", ".join(found.address for found in jobs)
-    )

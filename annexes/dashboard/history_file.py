@@ -1,8 +1,4 @@
-"""The history of a job as a file in its model directory: ``history.json``, put in place as a whole.
-
-The samples of one that is read are added as they are, so after a restart they are a little finer
-than they would have been.
-"""
+"""The history of a job as a file in its model directory, put in place as a whole."""
 
 import json
 import logging
@@ -81,11 +77,12 @@ def _event_of(at: float, event: str, **fields: Any) -> Event:
 
 def _samples_of(written: Mapping[str, Any]) -> Samples:
     names = [str(name) for name in written["names"]][:MOST_SERIES]
-    samples = Samples()
+    samples, before = Samples(), list[tuple[float, float, dict[str, float]]]()
     for at, seconds, *values in written["samples"]:
         pairs = zip(names, values, strict=False)
         numbers = {name: float(value) for name, value in pairs if value is not None}
-        samples.add(float(at), float(seconds), numbers)
+        before.append((float(at), float(seconds), numbers))
+    samples.begin_with(before)
     return samples
 
 

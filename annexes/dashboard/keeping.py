@@ -57,7 +57,7 @@ class History:
 
     def _append(self, what: Iterable[Event]) -> None:
         last = self._events[-1].at if self._events else 0.0
-        self._events.extend(each for each in what if each.at > last)
+        self._events.extend(each for each in what if round(each.at, 6) > last)
 
     def events_since(self, at: float) -> list[Event]:
         """List the events after a time."""

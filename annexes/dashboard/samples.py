@@ -10,7 +10,7 @@ Pure: time comes with the samples.
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import float_info
 
@@ -79,6 +79,21 @@ class Samples:
             seconds: Length of its time.
             numbers: Numbers by name.
         """
+        sample = Stretch(at, seconds, self._values(numbers))
+        self._push(sample, 0)
+        return sample
+
+    def begin_with(self, before: Sequence[tuple[float, float, Mapping[str, float]]]) -> None:
+        """Take the samples of an earlier history, the oldest first, no coarser than they are.
+
+        Args:
+            before: End, length and numbers of each; there are no others yet.
+        """
+        kept = [Stretch(at, seconds, self._values(numbers)) for at, seconds, numbers in before]
+        parts = [kept[max(0, end - CAPACITY) : end] for end in range(len(kept), 0, -CAPACITY)]
+        self._levels = [deque(part) for part in parts[:LEVELS]] or [deque()]
+
+    def _values(self, numbers: Mapping[str, float]) -> "array[float]":
         for name in numbers:
             if name not in self._places and len(self.names) < MOST_SERIES:
                 self._places[name] = len(self.names)
@@ -87,9 +102,7 @@ class Samples:
         for name, number in numbers.items():
             if (place := self._places.get(name)) is not None:
                 values[place] = number
-        sample = Stretch(at, seconds, values)
-        self._push(sample, 0)
-        return sample
+        return values
 
     def _push(self, sample: Stretch, depth: int) -> None:
         if depth == len(self._levels):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,8 @@ def total(samples: Samples, name: str) -> float:
     return sum(s * n[place] for s, n in numbers if place < len(n) and n[place] is not None)  # type: ignore[operator,misc]
 
 
-@given(st.lists(st.tuples(st.floats(0.5, 60), NUMBERS), min_size=1, max_size=700))
+@patch.object(module, "CAPACITY", 3)
+@given(st.lists(st.tuples(st.floats(0.5, 60), NUMBERS), min_size=1, max_size=200))
 def test_means_keep_the_sum_over_time_and_the_order(steps: list[tuple[float, float]]) -> None:
     samples, at = Samples(), 0.0
     for seconds, number in steps:
@@ -50,7 +52,8 @@ def test_means_keep_the_sum_over_time_and_the_order(steps: list[tuple[float, flo
     assert total(samples, "x") == pytest.approx(exact, abs=1e-9 * sum(s * abs(n) for s, n in steps))
 
 
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=400))
+@patch.object(module, "CAPACITY", 3)
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=100))
 def test_a_number_that_is_missing_counts_for_nothing(names: list[str]) -> None:
     samples = Samples()
     for at, name in enumerate(names, 1):
@@ -94,6 +97,7 @@ def test_a_file_has_what_the_history_has(tmp_path: Path) -> None:
     again, happened = read_history(folder)
     assert happened == [Event(1e9, "task.joined", {"of": "worker:0", "generation": 3})]
     assert again.names == samples.names
+    assert [each.seconds for each in again.since()] == [each.seconds for each in samples.since()]
     assert total(again, "b") == pytest.approx(total(samples, "b"))
     assert [each.at for each in again.since()][-50:] == [each.at for each in samples.since()][-50:]
 

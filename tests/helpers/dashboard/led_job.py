@@ -27,6 +27,8 @@ T = 5.0
 class LedJob:
     """A chief, two workers and a ps that nobody calls; nothing is trained."""
 
+    settings = SETTINGS
+
     def __init__(self) -> None:
         expected = [(CHIEF, "c:1"), (PS, "p:1"), *((task, "") for task in WORKERS)]
         self.server = ChiefServer(CHIEF, expected, SETTINGS)

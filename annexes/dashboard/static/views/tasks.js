@@ -13,7 +13,7 @@ export class Tasks {
     this.past = [];
     this.table = new SortedTable("Tasks", [
       {name: "Task", value: (row) => name(row.task)},
-      {name: "State", value: (row) => row.state, show: state},
+      {name: "State", value: (row) => row.state, show: (row) => state(row, this.store.status.phase)},
       {name: "For", right: true, title: "How long it has been in that state", value: (row) => row.since_s, show: (row) => duration(row.since_s)},
       {name: "Steps/s", right: true, value: (row) => this.speed(row), show: (row) => (row.report.steps ? rate(this.speed(row)) : "")},
       {name: "Steps", right: true, value: (row) => row.report.steps, show: (row) => (row.report.steps ? count(row.report.steps) : "")},
@@ -56,8 +56,10 @@ export class Tasks {
   close() {}
 }
 
-function state(row) {
-  return [h("span", {class: `dot ${TONES[row.state] ?? ""}`}), row.state];
+/** The last status is taken while the ps still serve. */
+function state(row, phase) {
+  const ended = row.state === "alive" && ["done", "stopped", "failed"].includes(phase);
+  return [h("span", {class: `dot ${ended ? "" : TONES[row.state] ?? ""}`}), ended ? "ended" : row.state];
 }
 
 function sent(row) {
