@@ -8,37 +8,31 @@ Fast-math stays off: neither reassociation nor contraction is allowed, so SGD eq
 expression to the bit.
 """
 
-import contextlib
-import hashlib
-import logging
+import functools
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import extending
-from numba.core import cgutils, types
+from numba.core import cgutils, compiler, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+from numba.np import numpy_support
 
 from ..core.arrays.dtypes import DType
-from ..core.clock import Clock, SystemClock
-from ..core.process.waiting import WaitLog
 from ..core.rules.update_rules import clip, prefetch_row
-from .kernel_cache import compiling_in, is_kept
-
-log = logging.getLogger(__name__)
+from . import machine_code as code
 
 # Their type information is partial.
 _numba: Any = numba
 _cgutils: Any = cgutils
+_compile: Any = compiler.compile_extra
+_Flags: Any = compiler.Flags
 
 INT64 = types.int64
-COMPILE_TIMEOUT_S = 60.0  # nobody stands still meanwhile; a process may have been stopped
-_POLL_S = 0.1
-_one_at_a_time = threading.Lock()  # Numba compiles one function at a time, in all its threads
 
 
 def changed(dtype: DType) -> Any:
@@ -66,99 +60,128 @@ def inlined(function: Any) -> Any:
     return _numba.njit(function, nogil=True, error_model="numpy", inline="always")
 
 
-def processor() -> str:
-    """Name the kind of processor that kernels are compiled for, and by what: for a folder."""
-    target = cpu_target.target_context.codegen().magic_tuple()
-    digest = hashlib.sha256(repr((target, _numba.__version__)).encode()).hexdigest()
-    return f"{target[1] or 'generic'}-{digest[:12]}"
+def stack_array(count: int, dtype: DType | type[np.generic]) -> Any:
+    """Make a function for kernels that returns a 1-D array in their own stack, of any content.
 
-
-def compile_function(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    place: Path | None,
-    *,
-    begins: Callable[[], object] = lambda: None,
-    clock: Clock | None = None,
-) -> tuple[Any, bool]:
-    """Compile a function for one list of argument types, or load it from the cache.
-
-    While another process compiles it, this one waits, for ``COMPILE_TIMEOUT_S`` at most.
+    Kernels allocate nothing: so they cannot fail, and need nothing of Numba when they run.
 
     Args:
-        function: A Python function.
-        arguments: Numba types. Calls with others raise TypeError; nothing is compiled at a call.
-        place: Folder for this function and these types alone, in one that was checked
-            (``kernel_cache.py``); None: no cache.
-        begins: Called before it is compiled here.
-        clock: Clock, replaced in tests.
+        count: Number of elements; a few KB at most.
+        dtype: Dtype of the array.
+    """
+    array_type = types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C")
+
+    @intrinsic
+    def allocate(typing: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+            element = context.get_data_type(array_type.dtype)
+            data = _cgutils.alloca_once(builder, element, size=count)
+            return _array_value(context, builder, array_type, data, _WORD(count))
+
+        return array_type(), generate
+
+    return allocate
+
+
+# -- Machine code: a kernel as it is kept in a file, which is run without Numba ----------------
+# ``machine_code.py`` loads it, and says how it is called.
+
+_WORD, _NUMBER = ir.IntType(64), ir.IntType(32)
+_compiling = threading.Lock()  # Numba compiles one function at a time, in all its threads
+
+
+def compile_function(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, bytes]:
+    """Compile a function for one list of argument types.
+
+    Args:
+        function: A Python function that allocates nothing and raises nothing; it returns an int64,
+            or None.
+        arguments: Numba types: 1-D arrays, and int64.
 
     Returns:
-        (the compiled function, which releases the GIL; whether it came from the cache)
+        (its arguments, its object code), as :class:`machine_code.Kernel` takes them
+
+    Raises:
+        NumbaError: It cannot be compiled.
     """
-    if place is not None:
-        for _ in range(2):
-            try:
-                return _compile_cached(function, arguments, place, begins, clock or SystemClock())
-            except Exception as error:  # noqa: BLE001 - a damaged file fails in any way that unpickling can
-                name = function.__qualname__
-                log.warning("the cached kernel %s in %s cannot be used: %r", name, place, error)
-                with contextlib.suppress(OSError):
-                    for path in place.glob("*/*.nb?"):
-                        path.unlink(missing_ok=True)
-    begins()
-    with _one_at_a_time:
-        dispatcher = _numba.njit(function, nogil=True, error_model="numpy")
-        return _compile(dispatcher, arguments), False
+    flags = _Flags()
+    flags.error_model, flags.nrt = "numpy", False
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    typing, context = cpu_target.typing_context, cpu_target.target_context
+    with _compiling, global_compiler_lock:
+        typing.refresh()
+        context.refresh()
+        compiled = _compile(typing, context, function, arguments, None, flags, {})
+        library = context.codegen().create_library(function.__name__)
+        library.add_ir_module(_entry_of(compiled, library))
+        library.add_linking_library(compiled.library)
+        library.enable_object_caching()
+        library.finalize()
+        compiled_code: bytes = library._get_compiled_object()
+    kinds = "".join("a" if isinstance(each, types.Array) else "i" for each in arguments)
+    return kinds, compiled_code
 
 
-def _compile_cached(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    place: Path,
-    begins: Callable[[], object],
-    clock: Clock,
-) -> tuple[Any, bool]:
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _one_at_a_time:
-        dispatcher = _cached_dispatcher(function, place)
-    files, name = Path(dispatcher.stats.cache_path), function.__qualname__
-    waits = WaitLog(f"the kernel {name}", limit_s=COMPILE_TIMEOUT_S, clock=clock)
-    pause, began = threading.Event(), clock.now()
-    while True:
-        # The lock of this process first: nobody waits for a kernel that nobody is compiling.
-        with _one_at_a_time, compiling_in(files) as is_ours:
-            is_late = clock.now() - began > COMPILE_TIMEOUT_S
-            if is_ours or is_late or is_kept(files):
-                if not is_kept(files):
-                    begins()
-                compiled = _compile(dispatcher, arguments)
-                break
-        waits.tick("another process, which compiles it", files)
-        clock.wait(pause, _POLL_S)
-    waits.done()
-    if dispatcher.signatures != [arguments]:
-        raise ValueError(f"the file holds a kernel for {dispatcher.signatures}")
-    return compiled, bool(dispatcher.stats.cache_hits)
+def _entry_of(compiled: Any, library: Any) -> Any:
+    """Write the function that is called from outside: it takes the arrays out of the tuple of
+    arguments, checks them, and calls what was compiled.
+    """
+    module = library.create_ir_module(code.ENTRY)
+    kinds, context = compiled.signature.args, compiled.target_context
+    count = sum(not isinstance(kind, types.Array) for kind in kinds)
+    entry = ir.Function(module, ir.FunctionType(_WORD, [_WORD] * (2 + count)), name=code.ENTRY)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    array_class, arguments, *integers = entry.args
+    values = []
+    for position, each in enumerate(kinds):
+        if not isinstance(each, types.Array):
+            values.append(integers.pop(0))
+            continue
+        array = _load(builder, arguments, code.TUPLE_ITEMS + 8 * position, _WORD)
+        is_right = _has_layout(builder, array, array_class, each)
+        with builder.if_then(builder.not_(is_right), likely=False):
+            builder.ret(_WORD(code.NOT_RIGHT + position))
+        element = context.get_data_type(each.dtype).as_pointer()
+        data = _load(builder, array, code.ARRAY_DATA, element)
+        size = _load(builder, _load(builder, array, code.ARRAY_SHAPE, _WORD), 0, _WORD)
+        values.append(_array_value(context, builder, each, data, size))
+    function = context.declare_function(module, compiled.fndesc)
+    returned = compiled.signature.return_type
+    _, result = context.call_conv.call_function(builder, function, returned, kinds, values)
+    builder.ret(_WORD(0) if returned == types.none else result)
+    return module
 
 
-def _cached_dispatcher(function: Callable[..., Any], place: Path) -> Any:
-    before = _numba.config.CACHE_DIR  # of the whole process, and programs have functions of theirs
-    _numba.config.CACHE_DIR = str(place)
-    try:
-        dispatcher = _numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    finally:
-        _numba.config.CACHE_DIR = before
-    # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
-    if place not in Path(dispatcher.stats.cache_path).parents:
-        raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
-    return dispatcher
+def _load(builder: Any, address: Any, offset: int, kind: Any) -> Any:
+    """Read what lies ``offset`` bytes behind an address."""
+    return builder.load(builder.inttoptr(builder.add(address, _WORD(offset)), kind.as_pointer()))
 
 
-def _compile(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
-    dispatcher.compile(arguments)
-    dispatcher.disable_compile()
-    return dispatcher
+def _has_layout(builder: Any, array: Any, array_class: Any, kind: Any) -> Any:
+    """Compare an object with what a kernel expects: class, axes, dtype, order of bytes, flags."""
+    dtype = _load(builder, array, code.ARRAY_DTYPE, _WORD)
+    flags = _load(builder, array, code.ARRAY_FLAGS, _NUMBER)
+    needed = _NUMBER(code.CONTIGUOUS | code.ALIGNED | (code.WRITEABLE if kind.mutable else 0))
+    number = _NUMBER(numpy_support.as_dtype(kind.dtype).num)
+    byte = ir.IntType(8)
+    facts = (
+        ("==", _load(builder, array, code.ARRAY_CLASS, _WORD), array_class),
+        ("==", _load(builder, array, code.ARRAY_AXES, _NUMBER), _NUMBER(1)),
+        ("==", _load(builder, dtype, code.DTYPE_NUMBER, _NUMBER), number),
+        ("!=", _load(builder, dtype, code.DTYPE_ORDER, byte), byte(code.SWAPPED)),
+        ("==", builder.and_(flags, needed), needed),
+    )
+    return functools.reduce(builder.and_, [builder.icmp_unsigned(*fact) for fact in facts])
+
+
+def _array_value(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
+    """Make Numba's value of a contiguous 1-D array."""
+    array = context.make_array(kind)(context, builder)
+    itemsize = _WORD(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    context.populate_array(
+        array, data=data, shape=[size], strides=[itemsize], itemsize=itemsize, meminfo=None
+    )
+    return array._getvalue()
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
@@ -293,3 +316,22 @@ def lowest_bit(typing: Any, word: Any) -> Any:  # noqa: ARG001
         return builder.cttz(values[0], ir.IntType(1)(1))
 
     return types.int64(types.uint64), generate
+
+
+def _reinterpreted(source: Any, target: Any) -> Any:
+    """Make a function for kernels that takes the bits of a scalar as another type."""
+
+    @intrinsic
+    def reinterpret(typing: Any, value: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+            return builder.bitcast(values[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return reinterpret
+
+
+bits_of = _reinterpreted(types.float64, types.uint64)
+"""The bits of a float64, as a uint64."""
+of_bits = _reinterpreted(types.uint64, types.float64)
+"""The float64 of these bits, which are a uint64."""

@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,22 @@ import numpy as np
 
 from ..core import annexes
 from ..core.arrays.dtypes import DType
+from ..core.clock import Clock, SystemClock
 from ..core.process.events import event
 from ..core.process.frameworks import quick_loading
 from ..core.process.threads import new_thread, nobody_waits
+from ..core.process.waiting import WaitLog
 from ..core.rules.known_rules import built_in_rules
 from ..core.rules.update_rules import UpdateFunction
 from ..core.settings import load_settings
-from .kernel_cache import CacheFolder, candidates, choose_folder, is_kept
+from .kernel_cache import CacheFolder, candidates, choose_folder, compiling
+from .machine_code import Kernel, processor, read_kernel, write_kernel
 from .update_kernel import UpdateKernel
 
 log = logging.getLogger(__name__)
 
+COMPILE_TIMEOUT_S = 60.0  # nobody stands still meanwhile; a process may have been stopped
+_POLL_S = 0.1
 _Key = tuple[str, DType]
 _importing = threading.Lock()
 _BYTES, _INTEGERS = np.dtype(np.uint8), np.dtype(np.int64)
@@ -64,10 +68,12 @@ class KernelLibrary:
 
     Args:
         folder: The setting ``kernel_cache``; None: as the environment says.
+        clock: Clock, replaced in tests.
     """
 
-    def __init__(self, folder: str | None = None) -> None:
+    def __init__(self, folder: str | None = None, clock: Clock | None = None) -> None:
         self._chosen = folder
+        self._clock = clock or SystemClock()
         self._folder: CacheFolder | None = None
         self._lock = threading.Lock()
         self._loading: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
@@ -190,15 +196,12 @@ class KernelLibrary:
         with loading:
             if key in self._kernels:
                 return self._kernels[key]
-            function, arguments = _source(wanted, dtype)
-            from . import jit
-
             began = time.perf_counter()
-            kernel, from_cache = jit.compile_function(
-                function, arguments, self._place(key), begins=partial(self._tell, key)
-            )
-            if not isinstance(wanted, str):
-                kernel = UpdateKernel(wanted, dtype, kernel)
+            place = self._place(key)
+            kernel: Any = None if place is None else _kept(place)
+            from_cache = kernel is not None
+            if kernel is None:
+                kernel, from_cache = self._compile(wanted, dtype, place)
             took_s = time.perf_counter() - began
             self.loaded.append(Loaded(*key, from_cache, took_s))
             if not from_cache:
@@ -206,15 +209,57 @@ class KernelLibrary:
                     "kernel.compiled", kernel=key[0], dtype=key[1], took_s=round(took_s, 2)
                 )
                 log.info("compiled the kernel %s for %s in %.1f s", *key, took_s, extra=made)
+            if not isinstance(wanted, str):
+                kernel = UpdateKernel(wanted, dtype, kernel)
             self._kernels[key] = kernel
             return kernel
 
-    def _place(self, key: _Key) -> Path | None:
-        """Find the folder of one kernel, for this kind of processor."""
-        from . import jit
+    def _compile(
+        self, wanted: UpdateFunction | str, dtype: DType, place: Path | None
+    ) -> tuple[Kernel, bool]:
+        """Compile a kernel and keep it.
 
+        While another process compiles it, this one waits, for ``COMPILE_TIMEOUT_S`` at most.
+
+        Args:
+            wanted: The kernel of an update rule, or the name of a row kernel.
+            dtype: Dtype of the arrays that it works on.
+            place: File to keep it in; None: it is not kept.
+
+        Returns:
+            (the kernel, whether the other process has compiled it)
+        """
+        name = _name(wanted)
+
+        def compile_function() -> tuple[str, bytes]:
+            function, arguments = _source(wanted, dtype)  # which loads Numba
+            from . import jit
+
+            self._tell((name, dtype))
+            return jit.compile_function(function, arguments)
+
+        if place is None:
+            return Kernel(name, *compile_function()), False
+        waits = WaitLog(f"the kernel {name}", limit_s=COMPILE_TIMEOUT_S, clock=self._clock)
+        pause, began = threading.Event(), self._clock.now()
+        while True:
+            with compiling(place) as is_ours:
+                is_late = self._clock.now() - began > COMPILE_TIMEOUT_S
+                if (kernel := _kept(place)) is not None:
+                    waits.done()
+                    return kernel, True
+                if is_ours or is_late:
+                    waits.done()
+                    compiled = compile_function()
+                    _keep(place, *compiled)
+                    return Kernel(name, *compiled), False
+            waits.tick("another process, which compiles it", place)
+            self._clock.wait(pause, _POLL_S)
+
+    def _place(self, key: _Key) -> Path | None:
+        """Find the file of one kernel, for this kind of processor."""
         folder = self.folder.path
-        return folder / jit.processor() / "-".join(map(str, key)) if folder else None
+        return folder / processor() / f"{'-'.join(map(str, key))}.kernel" if folder else None
 
     def _tell(self, key: _Key) -> None:
         """Say that a kernel is compiled, and those beside it that are asked for and not kept."""
@@ -223,7 +268,7 @@ class KernelLibrary:
                 return
             asked = self._background.keys() - self._kernels.keys() - self._told
             places = ((other, self._place(other)) for other in asked)
-            missing = {key, *(other for other, place in places if not (place and is_kept(place)))}
+            missing = {key, *(other for other, place in places if not (place and place.exists()))}
             self._told |= missing
         log.info(
             "compiling %d %s, %s (%s); until then NumPy does their work, more slowly",
@@ -232,6 +277,22 @@ class KernelLibrary:
             "once for this machine" if self.folder.path else "in memory, at each start",
             ", ".join(sorted(f"{name} {dtype}" for name, dtype in missing)),
         )
+
+
+def _kept(place: Path) -> Kernel | None:
+    """Load a kernel from its file; None: it is not there, or cannot be used."""
+    try:
+        return read_kernel(place)
+    except (OSError, ValueError, RuntimeError) as error:
+        log.warning("the kept kernel %s cannot be used: %s", place, error)
+        return None
+
+
+def _keep(place: Path, arguments: str, code: bytes) -> None:
+    try:
+        write_kernel(place, arguments, code)
+    except OSError as error:
+        log.warning("the kernel %s cannot be kept: %s", place, error.strerror or error)
 
 
 def _name(wanted: UpdateFunction | str) -> str:

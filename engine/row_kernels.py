@@ -6,13 +6,24 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays.dtypes import DType
-from .jit import INT64, changed, copy_elements, count_bits, lowest_bit, prefetch, read
+from .jit import (
+    INT64,
+    changed,
+    copy_elements,
+    count_bits,
+    lowest_bit,
+    prefetch,
+    read,
+    stack_array,
+)
 
 _AHEAD = 16  # rows between the one at work and the one whose memory is asked for
 _PREFETCHED_BYTES = 2048  # of a row; what follows is found by the processor's own prefetching
 _LINE_BYTES = 64
 _DIGIT_BITS = 11  # at most: the places of so many digits stay in the first cache
 _CHOSEN = 1024  # row numbers at a time; they stay in the first cache
+_chosen_rows = stack_array(_CHOSEN, np.int64)
+_digit_starts = stack_array(-(-64 // _DIGIT_BITS) << _DIGIT_BITS, np.uint64)
 
 _Arguments = Callable[[DType], tuple[Any, ...]]
 
@@ -59,7 +70,7 @@ def sum_rows(values, inverse, first, out, seen, width):  # type: ignore[no-untyp
     step = _LINE_BYTES // out.itemsize
     fetched = min(width, _PREFETCHED_BYTES // out.itemsize)
     # Chosen first: a branch for each would be guessed wrong half the time.
-    chosen = np.empty(_CHOSEN, np.int64)
+    chosen = _chosen_rows()
     for start in range(0, inverse.size, _CHOSEN):
         count = 0
         for r in range(start, min(inverse.size, start + _CHOSEN)):
@@ -143,26 +154,28 @@ def deduplicate_radix(ids, num_rows, words, other, unique, inverse):  # type: ig
     passes = (id_bits + np.uint64(_DIGIT_BITS - 1)) // np.uint64(_DIGIT_BITS)
     digit_bits = (id_bits + passes - one) // passes
     mask = (one << digit_bits) - one
-    starts = np.zeros((passes, one << digit_bits), np.uint64)
+    starts = _digit_starts()
+    for i in range(passes << digit_bits):
+        starts[i] = zero
     for i in range(size):
         if ids[i] < 0 or ids[i] >= num_rows:
             return -1 - np.int64(i)
         number = np.uint64(ids[i])
         words[i] = (number << position_bits) | i
         for digit in range(passes):
-            starts[digit, (number >> (digit * digit_bits)) & mask] += one
+            starts[(digit << digit_bits) | ((number >> (digit * digit_bits)) & mask)] += one
     for digit in range(passes):
         total = zero
         for value in range(mask + one):
-            count = starts[digit, value]
-            starts[digit, value] = total
+            count = starts[(digit << digit_bits) | value]
+            starts[(digit << digit_bits) | value] = total
             total += count
         shift = position_bits + digit * digit_bits
         for i in range(size):
             word = words[i]
-            value = (word >> shift) & mask
-            at = starts[digit, value]
-            starts[digit, value] = at + one
+            value = (digit << digit_bits) | ((word >> shift) & mask)
+            at = starts[value]
+            starts[value] = at + one
             other[at] = word
         words, other = other, words
     unique_count, previous = zero, np.int64(-1)

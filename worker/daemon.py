@@ -152,11 +152,6 @@ def _run_role(
     return run(own, settings)
 
 
-# Numba loads them if they are installed, for what no kernel has: linear algebra (0.2 s, 20 MB),
-# a file of settings, types of C and the coverage of tests (0.05 s).
-_ONLY_FOR_NUMBA = ("scipy", "yaml", "cffi", "coverage")
-
-
 def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = None) -> int:
     """Serve variables until the job is over; returns the exit code."""
     with quick_loading():
@@ -165,8 +160,6 @@ def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = No
         from .ps_joining import PsOffer
 
     if not settings.rule_modules:  # only our own code runs in this process
-        for name in _ONLY_FOR_NUMBA:
-            sys.modules.setdefault(name, None)  # type: ignore[arg-type] # "as if not installed"
         # A full collection of what was loaded by then would stop every session for 60 ms.
         library.load_in_background(loaded=gc.freeze)
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)

@@ -35,4 +35,4 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
         compiled += not kernel.from_cache
         what = "was there" if kernel.from_cache else f"compiled in {kernel.took_s:.1f} s"
         echo(f"{kernel.name} {kernel.dtype.name}: {what}")
-    echo(f"{counted(count, 'kernel')}, {compiled} compiled, in {folder.copied_from or folder.path}")
+    echo(f"{counted(count, 'kernel')}, {compiled} compiled, in {folder.path}")

@@ -14,9 +14,8 @@ from ropewalk.core import annexes
 # Loads the libraries once; each house that standard input names then has a process of its own.
 PROGRAM = """
 import gc, os, sys
-import click.testing, grpc, numba, numpy as np, pydantic, rich.console, safetensors.numpy
+import click.testing, grpc, llvmlite.binding, numpy as np, pydantic, rich.console, safetensors.numpy
 
-numba.njit(lambda: None).compile(())  # half of Numba is imported with what it compiles first
 gc.collect()
 gc.freeze()
 

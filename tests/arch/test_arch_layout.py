@@ -206,13 +206,18 @@ def test_two_modules_alone_read_the_environment() -> None:
     assert readers == allowed
 
 
-def test_one_module_imports_the_compiler() -> None:
+@pytest.mark.parametrize(
+    ("library", "modules"), [("numba", {"jit.py"}), ("llvmlite", {"jit.py", "machine_code.py"})]
+)
+def test_one_module_imports_the_compiler_and_one_the_loader(
+    library: str, modules: set[str]
+) -> None:
     importers = {
         path.resolve()
-        for path in sources("numba", "llvmlite")
-        if {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
+        for path in sources(library)
+        if library in {name.split(".")[0] for name in imported(path)}
     }
-    assert importers == {ROOT / "engine" / "jit.py"}
+    assert importers == {ROOT / "engine" / name for name in modules}
 
 
 @pytest.mark.parametrize(

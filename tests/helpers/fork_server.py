@@ -1,8 +1,7 @@
 """Start Python processes in milliseconds: fork one that has loaded what they need already.
 
-A task of a cluster takes 0.6 s of a processor before its first line, all of it for imports, and a
-ps as much again for Numba; the tests start several hundred. The server is a process that has done
-the imports and then waits;
+A task of a cluster takes 0.6 s of a processor before its first line, all of it for imports; the
+tests start several hundred. The server is a process that has done the imports and then waits;
 :class:`Forked` has the face of ``subprocess.Popen``, and its process is a fork of the server with
 the arguments, environment, directory and streams that ``Popen`` would have given it.
 
@@ -47,7 +46,7 @@ _LIBRARIES = (
     "ml_dtypes", "numpy", "grpc", "google.rpc.status_pb2", "grpc_health.v1.health",
     "hpack",
     "pydantic", "click", "rich.console", "rich.table", "tenacity", "optree", "safetensors.numpy",
-    "fsspec", "sklearn.datasets", "numba",
+    "fsspec", "sklearn.datasets", "llvmlite.binding",
 )  # fmt: skip
 # What a task, a command or a program may load; not what loads a framework, nor tests' own tools.
 _NOT_OURS = ("ropewalk.annexes.estimator", "ropewalk.testing", "ropewalk.__main__")
@@ -288,7 +287,6 @@ def _load() -> _Draws:
     with _own_exit_functions():
         for name in _LIBRARIES:
             importlib.import_module(name)
-        _prepare_compiler()
         with draws.watched():
             _load_ours()
     draws.find()
@@ -334,12 +332,6 @@ def _load_ours() -> None:
             name = error.name or ""
             if name.startswith("ropewalk") and not name.startswith("ropewalk.annexes"):
                 raise
-
-
-def _prepare_compiler() -> None:
-    """Numba imports half of itself, in 0.3 s, with the first function that it compiles or loads."""
-    numba: Any = sys.modules["numba"]
-    numba.njit(lambda: None).compile(())
 
 
 class _Child:

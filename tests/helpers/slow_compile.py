@@ -21,7 +21,7 @@ def stand_still(*arguments):
     print("compiling", flush=True)
     time.sleep(600)
 
-jit._compile = stand_still
+jit.compile_function = stand_still
 updates = {kernel.name: kernel for rule in built_in_rules() for kernel in rule.kernels}
 library._load(updates.get(sys.argv[1], sys.argv[1]), np.dtype(np.float32))
 """

@@ -14,7 +14,8 @@ from .index_arrays import new_secret, ps_of_keys
 
 _SECRET = new_secret()
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
-_MOST_PS, _MOST_KEYS = 2**15 - 1, 2**29  # that kernels count in these types
+MOST_PS = 1024  # that a kernel has room to count for
+_MOST_KEYS = 2**29  # that kernels count in these types
 _ENTRIES = 4  # at most of the hash table of a part for each of its keys
 _KEY_BYTES = 128  # what a key moves in the caches, for ``split``
 
@@ -72,7 +73,7 @@ def distinct_by_ps(
     np.cumsum(sizes, out=tables[1:])
     edges = tables.tolist()
     kernels = [kernel_if_ready(name) for name in ("divide_keys", "distinct_keys", "join_keys")]
-    if None in kernels or num_ps > _MOST_PS or keys.size > _MOST_KEYS:
+    if None in kernels or num_ps > MOST_PS or keys.size > _MOST_KEYS:
         return [_by_numpy(keys[i:j], num_ps) for i, j in pairwise(edges)]
     divide, find, join = kernels
     unique, inverse = memory.take_array((2, keys.size), INT64)

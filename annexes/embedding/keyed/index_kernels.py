@@ -20,9 +20,11 @@ from ....engine.jit import (
     prefetch,
     prefetch_word,
     read,
+    stack_array,
     store_word,
 )
 from ....engine.row_kernels import KernelRegistry
+from .distinct import MOST_PS
 
 FUNCTIONS = KernelRegistry()
 TILE = 256  # keys whose homes are worked out at once; what is noted of them stays in the caches
@@ -37,6 +39,7 @@ _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
 _V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _LENGTH = np.uint64(8 << 56)
 _END = np.uint64(0xFF)
+_hashes, _places = stack_array(TILE, np.uint64), stack_array(TILE, np.int64)
 
 
 @inlined
@@ -119,8 +122,8 @@ _SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
 def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[no-untyped-def]
     """Find the value of each ``keys[i]``, or -1, into ``out[i]``."""
     shift = np.uint64(shift_bits)
-    hashes = np.empty(TILE, np.uint64)
-    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    hashes = _hashes()
+    places, ends = _places(), _places()
     for start in range(0, keys.size, TILE):
         count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
@@ -141,7 +144,7 @@ def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[
 def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
     """Add to ``counts[s]`` the number of keys that belong to segment ``s``."""
     shift = np.uint64(shift_bits)
-    hashes = np.empty(TILE, np.uint64)
+    hashes = _hashes()
     for start in range(0, keys.size, TILE):
         count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
@@ -156,8 +159,8 @@ def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # 
     ``counts[s]`` grows by the new keys of segment ``s``, which has room for them.
     """
     shift = np.uint64(shift_bits)
-    hashes = np.empty(TILE, np.uint64)
-    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    hashes = _hashes()
+    places, ends = _places(), _places()
     for start in range(0, keys.size, TILE):
         count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
@@ -187,8 +190,8 @@ def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # typ
     """
     shift = np.uint64(shift_bits)
     k0, k1 = secret[0], secret[1]
-    hashes = np.empty(TILE, np.uint64)
-    places, ends = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    hashes = _hashes()
+    places, ends = _places(), _places()
     for start in range(0, keys.size, TILE):
         count = np.uint64(min(TILE, keys.size - start))
         hash_tile(keys, start, count, secret, hashes)
@@ -244,7 +247,7 @@ def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[
     The two may be the same memory. ``work``: room for the largest of the old segments.
     """
     k0, k1 = secret[0], secret[1]
-    hashes = np.empty(TILE, np.uint64)
+    hashes = _hashes()
     for s in range(old.size):
         count = 0
         for i in range(old_sizes[s]):
@@ -281,6 +284,7 @@ def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[
 _U2, _U33 = np.uint64(2), np.uint64(33)
 _INT16, _INT32 = np.dtype(np.int16), np.dtype(np.int32)
 _LANES = np.uint64(4)
+_following = stack_array(4 * MOST_PS, np.int64)
 _M0, _M1 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
@@ -310,7 +314,7 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
     begin, those of table ``t`` from ``starts[t * num_ps]`` on.
     """
     of_lane = np.uint64(num_ps)
-    following = np.empty(4 * num_ps, np.int64)
+    following = _following()
     for table in range(first, last):
         begin, end = tables[table], tables[table + 1]
         low, share, high = np.uint64(begin), np.uint64((end - begin) // 4), np.uint64(end)
@@ -319,7 +323,7 @@ def divide_keys(keys, tables, num_ps, first, last, parts, places, starts):  # ty
             parts[i] = _ps_of(keys[i], of_lane)
         # Four quarters of the keys by turns: a count waits for the one before it. Numbers without
         # sign need no look at whether they count from the end.
-        following[:] = 0
+        following[: 4 * num_ps] = 0
         for i in range(share):
             for lane in range(_LANES):
                 following[lane * of_lane + np.uint64(parts[low + lane * share + i])] += 1
@@ -360,7 +364,7 @@ def distinct_keys(keys, places, starts, first, last, secret, table, unique, inve
     order in which they first stand, and ``counts[p]`` of them; ``inverse``: the number of each key.
     ``table``: room to work in, four for each of these keys.
     """
-    tile, hashes = np.empty(TILE, np.int64), np.empty(TILE, np.uint64)
+    tile, hashes = _places(), _hashes()
     for part in range(first, last):
         begin, end = np.uint64(starts[part]), np.uint64(starts[part + 1])
         size, shift = _U1, np.uint64(63)

@@ -298,4 +298,6 @@ def least_used(store: RowStore, count: int, order: Order) -> Array:
 
 def _kth_smallest(words: Array, k: int) -> int:
     kernel = library.row_kernel_if_ready("kth_smallest", UINT32)
-    return int(np.partition(words, k)[k] if kernel is None else kernel(words, k))
+    if kernel is None:
+        return int(np.partition(words, k)[k])
+    return int(kernel(words, k, np.zeros(1 << 16, np.int64)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....core.arrays.dtypes import DType
 from ....core.rules.update_rules import AHEAD, clip, prefetch_row
-from ....engine.jit import INT64, changed, inlined, prefetch, read
+from ....engine.jit import INT64, bits_of, changed, inlined, of_bits, prefetch, read, stack_array
 from ....engine.row_kernels import KernelRegistry
 
 FUNCTIONS = KernelRegistry()
@@ -19,14 +19,19 @@ _TILE = 256  # keys that are drawn for at once
 _LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_MANTISSA_BITS, _MANTISSA, _HALF_EXPONENT = np.uint64(52), np.uint64(2**52 - 1), 1022
+_HALF = np.uint64(_HALF_EXPONENT << 52)
 _LN2, _ROOT_HALF = math.log(2), math.sqrt(0.5)
 _UINT32 = np.dtype(np.uint32)
 _FLOAT64 = np.dtype(np.float64)
+_drawn_words = stack_array(4 * _TILE, np.uint64)
 
 
 @inlined
 def _log(x):  # type: ignore[no-untyped-def]
-    mantissa, exponent = math.frexp(x)
+    bits = bits_of(x)  # of a normal number above 0: ``math.frexp``
+    exponent = np.int64(bits >> _MANTISSA_BITS) - _HALF_EXPONENT
+    mantissa = of_bits((bits & _MANTISSA) | _HALF)
     if mantissa < _ROOT_HALF:
         mantissa *= 2.0
         exponent -= 1
@@ -74,7 +79,7 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
     """
     first, span, offset, factor = h[0], h[1], h[2], h[3]
     blocks = (width + 3) // 4
-    words = np.empty((4, _TILE), np.uint64)
+    words = _drawn_words()
     for block in range(blocks):
         for start in range(0, keys.size, _TILE):
             count = min(_TILE, keys.size - start)
@@ -89,11 +94,12 @@ def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-un
                     c0, c2 = (p1 >> _SHIFT) ^ c1 ^ k0, (p0 >> _SHIFT) ^ c3 ^ k1
                     c1, c3 = p1 & _LOW, p0 & _LOW
                     k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
-                words[0, i], words[1, i], words[2, i], words[3, i] = c0, c1, c2, c3
+                words[i], words[_TILE + i] = c0, c1
+                words[2 * _TILE + i], words[3 * _TILE + i] = c2, c3
             for i in range(count):
                 lo = rows[start + i] * width + 4 * block
                 for j in range(min(4, width - 4 * block)):
-                    x = first + span * ((np.float64(words[j, i]) + 0.5) * 2.0**-32)
+                    x = first + span * ((np.float64(words[j * _TILE + i]) + 0.5) * 2.0**-32)
                     if normal != 0:
                         x = _normal_quantile(x)
                     out[lo + j] = offset + factor * x
@@ -134,13 +140,14 @@ def touch_rows(rows, uses, step):  # type: ignore[no-untyped-def]
         uses[count + np.uint64(1)] = np.uint32(step)
 
 
-@FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64))
-def kth_smallest(words, k):  # type: ignore[no-untyped-def]
+@FUNCTIONS.kernel(lambda dtype: (read(dtype), INT64, changed(np.dtype(np.int64))))
+def kth_smallest(words, k, counts):  # type: ignore[no-untyped-def]
     """Find the word that would stand at ``k`` if they were sorted: by their upper, then lower
     half.
+
+    ``counts``: room to work in, for each value of a half; zero.
     """
     half, low = np.uint32(16), np.uint32(0xFFFF)
-    counts = np.zeros(1 << 16, np.int64)
     for i in range(words.size):
         counts[words[i] >> half] += 1
     upper = 0
@@ -212,7 +219,7 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[
     h[3]: eps. h[4]: 1 / width.
     """
     scale, limit, lr, eps = h[0], h[1], h[2], h[3]
-    zero = np.zeros(1, h.dtype)[0]  # in the arrays' dtype: with an integer's all were float64
+    zero = h.dtype.type(0)  # in the arrays' dtype: with an integer's all were float64
     for r in range(rows.size):
         if r + AHEAD < rows.size:
             prefetch_row(w, rows[r + AHEAD] * width, width)
@@ -233,7 +240,7 @@ def rowwise_adagrad(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[
 def group_ftrl(w, s0, s1, g, rows, width, h, uses, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Update by group FTRL: accumulator s0, linear s1."""
     scale, limit, lr, l1, l2, group = h[0], h[1], h[2], h[3], h[4], h[5]
-    zero = np.zeros(1, h.dtype)[0]  # as above
+    zero = h.dtype.type(0)  # as above
     for r in range(rows.size):
         if r + AHEAD < rows.size:
             ahead = rows[r + AHEAD] * width

@@ -210,7 +210,7 @@ def test_a_table_is_defined_and_trained_while_its_kernels_are_compiled(
 ) -> None:
     cold = KernelLibrary(str(tmp_path))
     monkeypatch.setattr("ropewalk.annexes.embedding.keyed.row_rules.library", cold)
-    with jit._one_at_a_time:  # so that nothing is compiled
+    with jit._compiling:  # so that nothing is compiled
         warm_up(rule, np.float32)
         a_table(rule).push(as_keys(1, 2), ones(2), 0)
     cold.wait(time.monotonic() + scaled(60))

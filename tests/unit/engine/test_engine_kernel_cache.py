@@ -6,13 +6,12 @@ import errno
 import fcntl
 import grp
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from helpers.calls import Calls
-from ropewalk.engine.kernel_cache import candidates, choose_folder, compiling_in
+from ropewalk.engine.kernel_cache import candidates, choose_folder, compiling
 
 SELF = os.geteuid()
 
@@ -76,8 +75,8 @@ def test_what_belongs_to_another_user_is_refused(home: Path, calls: Calls, what:
     assert path is not None
     inner = path / "engine_1"
     inner.mkdir(mode=0o700)
-    (inner / "kernels.sgd-1.nbi").write_bytes(b"")
-    theirs = {"file": inner / "kernels.sgd-1.nbi", "folder": inner, "cache": path}[what]
+    (inner / "sgd-float32.kernel").write_bytes(b"")
+    theirs = {"file": inner / "sgd-float32.kernel", "folder": inner, "cache": path}[what]
     if SELF == 0:
         os.chown(theirs, 12345, -1)
     else:
@@ -95,11 +94,11 @@ def test_what_belongs_to_another_user_is_refused(home: Path, calls: Calls, what:
 def test_a_linked_file_is_refused(home: Path) -> None:
     path, _ = chosen(home / "a")
     assert path is not None
-    (path / "data.nbc").symlink_to("/etc/passwd")
+    (path / "sgd-float32.kernel").symlink_to("/etc/passwd")
     found, (refusal,) = chosen(home / "a")
     assert found is None
     # The link is ours; what it names need not be.
-    assert "data.nbc is a link" in refusal
+    assert "sgd-float32.kernel is a link" in refusal
 
 
 def test_a_folder_under_one_that_anybody_may_rename_is_refused(home: Path) -> None:
@@ -149,27 +148,6 @@ def test_a_file_in_the_way_is_named_and_no_folder_is_no_error(home: Path) -> Non
     assert chosen() == (None, [])
 
 
-def test_a_folder_that_cannot_be_written_to_is_copied(home: Path, calls: Calls) -> None:
-    path, _ = chosen(home / "a")
-    assert path is not None
-    (path / "engine_1").mkdir(mode=0o700)
-    (path / "engine_1" / "kernels.sgd-1.nbi").write_bytes(b"index")
-
-    for inner in (path / "engine_1" / "kernels.sgd-1.nbi", path / "engine_1", path):
-        inner.chmod(0o500)
-
-    calls.fail(tempfile, "TemporaryFile", OSError(30, "Read-only file system"))
-    found = choose_folder([home / "a"])
-    assert found.copied_from == path
-    assert found.path is not None
-    assert found.path.stat().st_mode & 0o777 == 0o700
-    copied = found.path / "engine_1" / "kernels.sgd-1.nbi"
-    assert copied.read_bytes() == b"index"
-    assert copied.parent.stat().st_mode & 0o777 == 0o700
-    path.chmod(0o700)
-    (path / "engine_1").chmod(0o700)
-
-
 def test_the_setting_comes_first_then_numbas_variable_then_the_users_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -192,13 +170,13 @@ def test_without_a_home_there_is_no_candidate(
 
 
 def test_a_kernel_is_compiled_by_one_process_and_the_others_do_not_wait(tmp_path: Path) -> None:
-    with compiling_in(tmp_path) as mine:
-        with compiling_in(tmp_path) as also_mine:
+    place, other = tmp_path / "cpu" / "sgd.kernel", tmp_path / "cpu" / "adam.kernel"
+    with compiling(place) as mine:
+        with compiling(place) as also_mine:
             assert (mine, also_mine) == (True, False)
-        (tmp_path / "another").mkdir()
-        with compiling_in(tmp_path / "another") as is_ours:
+        with compiling(other) as is_ours:
             assert is_ours
-    with compiling_in(tmp_path) as is_ours:
+    with compiling(place) as is_ours:
         assert is_ours, "it was given back"
 
 
@@ -206,5 +184,5 @@ def test_where_nothing_can_be_locked_each_process_compiles_for_itself(
     tmp_path: Path, calls: Calls
 ) -> None:
     calls.fail(fcntl, "flock", OSError(errno.ENOLCK, "no locks here"))
-    with compiling_in(tmp_path) as is_ours:
+    with compiling(tmp_path / "sgd.kernel") as is_ours:
         assert is_ours

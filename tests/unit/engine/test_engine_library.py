@@ -1,9 +1,10 @@
 """Kernels are compiled once per machine, loaded when asked for, and never from a damaged file.
 
-Processes of their own: what counts is what a fresh one does. One that is forked has Numba, and no
-kernel; what a process loads and how it ends, one that is started for real shows.
+Processes of their own: what counts is what a fresh one does. What a process loads and how it ends,
+one that is started for real shows.
 """
 
+import errno
 import logging
 import os
 import shutil
@@ -28,7 +29,8 @@ from ropewalk.core.rules.built_in.adagrad import adagrad
 from ropewalk.core.rules.built_in.sgd import momentum, sgd
 from ropewalk.core.rules.update_rules import UpdateFunction
 from ropewalk.engine import jit
-from ropewalk.engine.library import ROW_KERNELS, KernelLibrary
+from ropewalk.engine.library import COMPILE_TIMEOUT_S, ROW_KERNELS, KernelLibrary
+from ropewalk.engine.machine_code import processor
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 Starts = Callable[..., tuple[int, str, str]]
@@ -50,9 +52,8 @@ library.update_kernel(sgd, np.dtype(np.float32))(
     value, [], ones, None, 0, np.array([1, np.inf, 0.5], np.float32)
 )
 assert value.tolist() == [-0.5] * 3
-hits = [kernel._run.stats.cache_hits for kernel in library._kernels.values()]
-misses = [kernel._run.stats.cache_misses for kernel in library._kernels.values()]
-print(sum(sum(each.values()) for each in hits), sum(sum(each.values()) for each in misses))
+hits = sum(kernel.from_cache for kernel in library.loaded)
+print(hits, len(library.loaded) - hits)
 """
 
 
@@ -103,10 +104,10 @@ def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None
     assert kept is not None
     shutil.copytree(kept, cache / kept.name)
     cache.chmod(0o700)
-    missing = [*cache.rglob("*.adam-*.nbi"), *cache.rglob("*.sgd-*.nbi")]
-    assert len(missing) >= 2, "an index of each, for both dtypes, in a folder of each checkout"
-    for index in missing:
-        index.unlink()
+    missing = [*cache.rglob("adam-*.kernel"), *cache.rglob("sgd-*.kernel")]
+    assert len(missing) == 4, "of each, for both dtypes"
+    for file in missing:
+        file.unlink()
     warm = ("-m", "ropewalk.launch.cli", "warm-kernels", "--kernel-cache", str(cache))
     first = run_program(*warm)[0].splitlines()
     count = len(first) - 1
@@ -128,7 +129,7 @@ def test_a_process_without_any_place_to_write_compiles_in_memory(
     library = KernelLibrary("")
     kernel = library.update_kernel(sgd, F32)
     assert library.folder.path is None
-    assert kernel._run.stats.cache_path is None  # type: ignore[attr-defined]
+    assert kernel.name == "sgd"
     assert [loaded.from_cache for loaded in library.loaded] == [False]
 
 
@@ -157,23 +158,22 @@ def test_a_damaged_file_is_made_anew(
     tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
-    data, *others = tmp_path.rglob("*.sgd-*.nbc")
+    data, *others = tmp_path.rglob("sgd-*.kernel")
     assert others == []
     whole = data.read_bytes()
     data.write_bytes({"cut": whole[:-100], "emptied": b"", "something else": b"x" * 500}[harm])
     with caplog.at_level(logging.WARNING):
         KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
-    assert "the cached kernel sgd in" in caplog.text
+    assert f"the kept kernel {data} cannot be used: its digest is wrong" in caplog.text
     library = KernelLibrary(str(tmp_path))
     library.update_kernel(sgd, F32)
     assert [kernel.from_cache for kernel in library.loaded] == [True]
 
 
 def test_a_file_of_another_dtype_is_not_run(tmp_path: Path) -> None:
-    """What two processes that save at once could leave, if nothing kept them apart."""
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F64)
-    first, second = sorted(tmp_path.rglob("*.sgd-*.nbc"))
+    first, second = sorted(tmp_path.rglob("sgd-*.kernel"))
     second.write_bytes(first.read_bytes())
     value = np.zeros(2)
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F64)(
@@ -218,19 +218,12 @@ def test_two_kernels_are_compiled_at_once(
 def test_a_kernel_that_another_process_compiles_for_ever_is_compiled_here_after_a_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (begun := KernelLibrary(str(tmp_path))).row_kernel("gather", np.dtype(np.uint8))
-    place = begun._place(("sgd", F32))
-    clock, compiled = ManualClock(), []
+    clock = ManualClock()
+    library = KernelLibrary(str(tmp_path), clock)
     with caplog.at_level(logging.WARNING), compiling_for_ever(tmp_path, "sgd"):
-        _, from_cache = jit.compile_function(
-            sgd.function,
-            jit.update_arguments(F32),
-            place,
-            begins=lambda: compiled.append(clock.now()),
-            clock=clock,
-        )
-    assert not from_cache
-    assert compiled == [pytest.approx(jit.COMPILE_TIMEOUT_S, abs=0.5)]
+        library.update_kernel(sgd, F32)
+    assert [each.from_cache for each in library.loaded] == [False]
+    assert clock.now() == pytest.approx(COMPILE_TIMEOUT_S, abs=0.5)
     assert len(caplog.messages) == 3, "after 3, 10 and 30 seconds"
     start = "the kernel sgd waits for another process, which compiles it since"
     assert caplog.messages[0].startswith(start)
@@ -244,7 +237,7 @@ def test_what_is_compiled_is_told_once_with_how_much_it_is(
 ) -> None:
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
     library = KernelLibrary(str(tmp_path))
-    with caplog.at_level(logging.INFO), jit._one_at_a_time:
+    with caplog.at_level(logging.INFO), jit._compiling:
         for kernel in (sgd, adagrad, momentum):
             assert library.update_kernel_if_ready(kernel, F32) is None
     with caplog.at_level(logging.INFO):
@@ -270,19 +263,79 @@ def test_a_refused_folder_that_was_asked_for_is_a_warning(
     assert f"no kernels are kept in {tmp_path / 'file'}: File exists" in caplog.text
 
 
-def test_numbas_own_setting_is_left_as_it_was(tmp_path: Path) -> None:
-    import numba
+def test_arguments_of_another_kind_are_refused_and_views_of_files_are_taken(tmp_path: Path) -> None:
+    kernel = KernelLibrary().update_kernel(sgd, F32)._run
+    none, rows, scalars = np.empty(0, F32), np.zeros(1, np.int64), np.array([1, np.inf, 0.5], F32)
+    value, ones = np.zeros(3, F32), np.ones(3, F32)
+    arguments: list[Any] = [value, none, none, none, ones, rows, 3, scalars]
+    read_only = ones.copy()
+    read_only.flags.writeable = False
+    wrong = {
+        "argument 0 cannot be a float64 array of 1 axes": (0, np.zeros(3)),
+        "argument 0 cannot be a float32 array of 1 axes .read-only.": (0, read_only),
+        "argument 0 cannot be a list": (0, [0.0] * 3),
+        "argument 4 cannot be a float32 array of 2 axes": (4, np.ones((1, 3), F32)),
+        "argument 4 cannot be a float32 array of 1 axes .not contiguous.": (
+            4,
+            np.ones(6, F32)[::2],
+        ),
+        "argument 4 cannot be a >f4 array of 1 axes": (4, np.ones(3, ">f4")),
+        "argument 5 cannot be a uint64 array": (5, np.zeros(1, np.uint64)),
+    }
+    for message, (position, bad) in wrong.items():
+        given = [*arguments[:position], bad, *arguments[position + 1 :]]
+        with pytest.raises(TypeError, match=message):
+            kernel(*given)
+    with pytest.raises(TypeError, match="has 8 arguments, not 7"):
+        kernel(*arguments[:-1])
+    assert value.tolist() == [0] * 3
+    arguments[4] = np.memmap(tmp_path / "rows", F32, "w+", shape=(3,))
+    arguments[4][:] = read_only
+    kernel(*arguments)
+    assert value.tolist() == [-0.5] * 3
 
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+
+def test_no_kernel_needs_anything_of_numba_when_it_runs(tmp_path: Path) -> None:
+    """One loader for all looks up every symbol at once, and ends the process if one is missing."""
+    code = (
+        "import sys, pathlib, llvmlite.binding as llvm\n"
+        "from ropewalk.engine import machine_code\n"
+        "target = machine_code._llvm().Target.from_triple(llvm.get_process_triple())\n"
+        "engine = llvm.create_mcjit_compiler(\n"
+        "    llvm.parse_assembly(''), target.create_target_machine())\n"
+        "for count, path in enumerate(map(pathlib.Path, sys.argv[1:]), 1):\n"
+        "    code = path.read_bytes()[machine_code._DIGEST_BYTES:].partition(b'\\n')[2]\n"
+        "    engine.add_object_file(llvm.ObjectFileRef.from_data(code))\n"
+        "    engine.finalize_object()\n"
+        "    assert engine.get_function_address(machine_code.ENTRY)\n"
+        "print(count, 'numba' in sys.modules)"
+    )
+    library = KernelLibrary()
+    count = len([*library.load_all()])
+    assert library.folder.path is not None
+    files = map(str, library.folder.path.glob(f"{processor()}/*.kernel"))
+    assert run_program("-c", code, *files, start=run_for_real)[0] == f"{count} False"
+
+
+def test_a_folder_that_cannot_be_written_to_is_read_and_the_rest_compiled_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     KernelLibrary(str(tmp_path)).update_kernel(sgd, F32)
-    assert before == numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    kept = sorted(tmp_path.rglob("*.kernel"))
+    opened = Path.open
 
+    def read_only(self: Path, mode: str = "r", **options: Any) -> Any:
+        if tmp_path in self.parents and mode != "r" and mode != "rb":
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opened(self, mode, **options)
 
-def test_a_call_never_compiles() -> None:
-    kernel = KernelLibrary().update_kernel(sgd, F32)
-    none, rows = np.empty(0, np.float64), np.zeros(1, np.int64)
-    with pytest.raises(TypeError, match="No matching definition"):
-        kernel._run(none, none, none, none, none, rows, 0, none)
+    monkeypatch.setattr(Path, "open", read_only)
+    library = KernelLibrary(str(tmp_path))
+    for kernel in (sgd, momentum):
+        library.update_kernel(kernel, F32)
+    assert [each.from_cache for each in library.loaded] == [True, False]
+    assert "momentum-float32.kernel cannot be kept: Read-only file system" in caplog.text
+    assert sorted(tmp_path.rglob("*.kernel")) == kept
 
 
 def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
@@ -313,7 +366,7 @@ def test_what_is_loaded_in_the_background_is_waited_for_so_long(tmp_path: Path) 
 
 def test_no_rule_waits_for_its_kernel(tmp_path: Path) -> None:
     library = KernelLibrary(str(tmp_path))
-    with jit._one_at_a_time:  # so that nothing is compiled
+    with jit._compiling:  # so that nothing is compiled
         assert library.update_kernel_if_ready(sgd, F32) is None
         assert library.update_kernel_if_ready(sgd, F32) is None
     library.wait(time.monotonic() + scaled(60))
