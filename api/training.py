@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..core.public_face import public_getattr
 from ..training.evaluations import read_evaluations
 from ..training.evaluator import SidecarEvaluator
-from ..training.progress import is_evaluator, report, task_type
+from ..training.progress import is_evaluator, report, step_times, task_type
 
 __all__ = [
     "ArrayStore",
@@ -16,6 +16,7 @@ __all__ = [
     "read_evaluations",
     "report",
     "save",
+    "step_times",
     "task_type",
 ]
 

@@ -11,13 +11,16 @@ it had into its histogram. Nothing is locked: the numbers are those of the threa
 steps, and who reads them meanwhile may see a step in one part and not yet in another.
 """
 
+import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import inf
 from time import perf_counter_ns
+from typing import TypeVar
 
+_Batch = TypeVar("_Batch")
 DATA, PULL, PUSH, OTHERS, CHECKPOINT = range(5)
 _COMPUTE, _STEP = 5, 6
 _NAMES = ("data", "pull", "push", "others", "checkpoint", "compute", "step")
@@ -209,6 +212,7 @@ class StepClock:
                 self._slow_ns = _SLOW * 1e9 * self.times().part(STEP).quantile(0.99)
         self._here = [0] * len(_NAMES)
         self._began, self._measured_before = now, measured
+        _here.clock = self
 
     def _note_slow(self, now: int, here: list[int]) -> None:
         """Report a slow step, one in a second."""
@@ -224,3 +228,35 @@ class StepClock:
         return StepTimes(
             tuple(StepPart(name, ns / 1e9, _trimmed(all_.copy())) for name, ns, all_ in parts if ns)
         )
+
+
+class _Here(threading.local):
+    """The clock of the steps that a thread makes; of one that has made none, one nobody reads."""
+
+    clock = StepClock()
+
+
+_here = _Here()
+
+
+def clock_here() -> StepClock:
+    """Return the clock of the steps that this thread makes.
+
+    For what does not know whose steps it is a part of, such as a dataset. In a thread that makes no
+    steps nobody waits, and what is measured there is nobody's.
+    """
+    return _here.clock
+
+
+def timed(batches: Iterable[_Batch]) -> Iterator[_Batch]:
+    """Yield batches, each measured as what a step waits for its data."""
+    iterator = iter(batches)
+    while True:
+        clock = _here.clock
+        began = clock.begin()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        clock.end(DATA, began)
+        yield batch

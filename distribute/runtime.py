@@ -127,10 +127,6 @@ class ClusterRuntime:
     measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
     in_process: "InProcessSteps | None" = None
 
-    def __post_init__(self) -> None:
-        if self.connection is not None:
-            self.connection.clock = self.progress.clock
-
     @property
     def session(self) -> ParameterSession:
         """Session with every ps.

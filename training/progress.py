@@ -7,6 +7,7 @@ from ..cluster.resolvers.launchers import environment_resolver
 from ..cluster.resolvers.resolved import resolve
 from ..cluster.spec import EVALUATOR
 from ..core.arrays.any_framework import to_host
+from ..core.step_times import StepTimes, clock_here
 from ..core.wire import bounds
 from ..distribute.program_cluster import program_cluster
 
@@ -57,6 +58,23 @@ def report_metrics(metrics: Mapping[str, Any], model: str = "") -> None:
     progress.metrics = before | {name: float(to_host(value)) for name, value in metrics.items()}
     if model:
         progress.metrics_of = dict.fromkeys(of.keys() & before.keys() | metrics.keys(), model)
+
+
+def step_times() -> StepTimes:
+    """Return where the time of this task's steps went: by part, with quantiles.
+
+    ::
+
+        times = rw.training.step_times()
+        print(times.count, times.share("data"), times.part("step").quantile(0.99))
+
+    The parts are in docs/slow.md. Called in another thread than the one that makes the steps it is
+    about the steps of this process's task; of a program without a cluster it is empty there.
+    """
+    times = clock_here().times()
+    if not times.parts and (runtime := program_cluster()) is not None:
+        return runtime.progress.clock.times()
+    return times
 
 
 def task_type() -> str:

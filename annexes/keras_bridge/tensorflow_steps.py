@@ -17,6 +17,7 @@ from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
 from ...core.process.tracebacks import noting_errors
+from ...core.step_times import timed
 from ...core.terminal import counted
 from ...distribute.variables.variable import Variable
 from ...training.extras import require
@@ -185,10 +186,11 @@ class TensorFlowSteps(EagerSteps):
             return logs
 
         def function(iterator: Any) -> Any:
-            logs = step(next(iterator))
+            batches = timed(iterator)
+            logs = step(next(batches))
             for _ in range(model.steps_per_execution - 1):
                 try:
-                    data = next(iterator)
+                    data = next(batches)
                 except StopIteration:
                     break
                 logs = step(data)

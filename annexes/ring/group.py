@@ -21,6 +21,7 @@ from ...core.arrays.dtypes import Array, as_dtype
 from ...core.errors import PeerLostError, RopewalkError, ShapeMismatchError
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
+from ...core.step_times import StepClock
 from ...core.task import Incarnation, TaskId
 from .diagnosis import RingWorkers, join_timeout_error
 from .links import CollectiveCall, RingLinks
@@ -55,6 +56,7 @@ class CollectiveGroup:
         timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
             answers.
         still_wanted: Called during waits; raises to end them.
+        clock: Clock that measures the program's steps; None: nobody reads it.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CollectiveGroup:
         *,
         timeout_s: float | None = None,
         still_wanted: Callable[[], None] = lambda: None,
+        clock: StepClock | None = None,
     ) -> None:
         self.task = task.task
         self._settings = settings
@@ -73,7 +76,9 @@ class CollectiveGroup:
         addresses = [task.address_of(member) for member in workers_of(task.spec)]
         self._workers = RingWorkers(task.task, members, addresses)
         self._ring = Ring(members.index(task.task), len(members))
-        self._links = RingLinks(self._workers, settings, timeout_s, still_wanted)
+        self._links = RingLinks(
+            self._workers, settings, timeout_s, still_wanted, clock or StepClock()
+        )
         self._buffers = BufferPools()
         self._server: CollectiveServer | None = None
 

@@ -23,6 +23,7 @@ from ...core.clock import Silence
 from ...core.errors import CollectiveMismatchError, PeerLostError, RopewalkError
 from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
+from ...core.step_times import OTHERS, StepClock
 from ...core.wire import error_table
 from .diagnosis import (
     Answer,
@@ -54,6 +55,7 @@ class RingLinks:
         timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
             answers.
         still_wanted: Called during waits; raises an exception to end them.
+        clock: Clock that measures the program's steps.
 
     Attributes:
         sender: Sender to the next worker, while the ring is open.
@@ -68,9 +70,12 @@ class RingLinks:
         settings: Settings,
         timeout_s: float | None,
         still_wanted: Callable[[], None],
+        clock: StepClock,
     ) -> None:
         self.workers = workers
         self.still_wanted = still_wanted
+        self._clock = clock
+        self._began = 0  # the call, on the clock
         self._settings = settings
         self._timeout_s = timeout_s
         self.sender: Sender | None = None
@@ -153,12 +158,14 @@ class RingLinks:
             self._sequence += 1
             self._doing, self._waiting = doing, True
             self._silences.clear()
+            self._began = self._clock.begin()
             return self._sequence
 
     def end_call(self) -> None:
         """Note that the current call does not wait any more."""
         with self._lock:
             self._waiting = False
+        self._clock.end(OTHERS, self._began)
 
     def count_from_one(self) -> None:
         """Give the next call number 1."""

@@ -155,6 +155,7 @@ class MultiWorkerExtended(MirroredExtended):
             runtime.settings,
             timeout_s=options.timeout_seconds,
             still_wanted=runtime.job.check,
+            clock=runtime.progress.clock,
         )
         devices = compute_devices()
         with_nccl = options.implementation is CommunicationImplementation.NCCL

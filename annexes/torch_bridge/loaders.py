@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ConfigurationError
+from ...core.step_times import timed
 from ...distribute.base.values import map_structure
 from ...distribute.strategies.strategy import Strategy
 from ...training.extras import require
@@ -75,6 +76,10 @@ class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
         )  # fmt: skip
         super().__init__(sampler=sampler, **{name: getattr(loader, name) for name in kept})
         self._require_batches()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch, of which each step measures how long it waits for its batch."""
+        return timed(super().__iter__())
 
     @property
     def fewest_batches(self) -> int:

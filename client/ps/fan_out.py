@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ...core.arrays.dtypes import Array, total_bytes
 from ...core.errors import PeerLostError, RopewalkError
-from ...core.step_times import StepClock
+from ...core.step_times import clock_here
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.cut_marks import CutMark
@@ -215,13 +215,7 @@ class StepResult:
 
 
 class StepSender(Protocol):
-    """The session that has sent a step.
-
-    Attributes:
-        clock: Clock that measures the program's steps.
-    """
-
-    clock: StepClock
+    """The session that has sent a step."""
 
     def wait(self, pending: "PendingStep") -> None:
         """Read the answer, unless it was read."""
@@ -262,7 +256,7 @@ class PendingStep:
             RefusedError: A ps refused; nothing was applied there.
             PeerLostError: A ps is gone.
         """
-        clock = self._session.clock
+        clock = clock_here()
         began = clock.begin()
         self._session.wait(self)
         clock.end(self._part, began)

@@ -16,7 +16,7 @@ from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.step_times import CHECKPOINT, PULL, PUSH, StepClock
+from ...core.step_times import CHECKPOINT, PULL, PUSH, clock_here
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest, WireFormat
@@ -48,7 +48,6 @@ class ParameterSession:
         variables: Definitions of the variables, and the places of their shards.
         rows: Looks up rows.
         global_step: The last one that this task has seen.
-        clock: Clock that measures the program's steps.
     """
 
     def __init__(self, peers: Sequence[PsPeer], who: Incarnation, settings: Settings) -> None:
@@ -66,7 +65,6 @@ class ParameterSession:
         self._unreported: RopewalkError | None = None
         self.rows = RowLookups(self, who, self.variables.place, self._plans)
         self.global_step = 0
-        self.clock = StepClock()
         self._in_cut = False  # the next push is held until the other workers have marked, too
 
     # -- life --------------------------------------------------------------------------------
@@ -221,7 +219,8 @@ class ParameterSession:
 
     def begin(self, step: Step) -> PendingStep:
         """Send a step and return; one is under way at a time. Errors: :meth:`step`."""
-        began = self.clock.begin()
+        clock = clock_here()
+        began = clock.begin()
         with self.lock:
             self.wait()
             self._fan_out.raise_if_broken()
@@ -261,7 +260,7 @@ class ParameterSession:
             sent = self._send(requests, targets, pull_plan)
             self._under_way = pending = PendingStep(self, sent, buffer, pull_plan, part)
             self.rows.show_push(writes, seen_step)
-            self.clock.end(part, began)
+            clock.end(part, began)
             return pending
 
     def _part_of(self, step: Step) -> int:
@@ -404,7 +403,10 @@ class ParameterSession:
         self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
     ) -> None:
         """Send to all and receive from all; between two steps."""
+        clock = clock_here()  # rows may be looked up ahead, in a thread of their own
+        began = clock.begin()
         results, failure = self._fan_out.receive(self._send(requests, targets, NO_PULL))
+        clock.end(PULL, began)
         if failure is not None:
             raise failure
         step = max((result.global_step for result in results.values()), default=0)

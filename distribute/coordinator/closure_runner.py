@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.errors import JobStoppedError, LimitExceededError, RefusedError
 from ...core.rules.definitions import VariableDefinition
+from ...core.step_times import OTHERS
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.codec import closure_run_from_wire
 from ...core.wire.structures import to_parts
@@ -51,6 +52,8 @@ class ClosureRunner:
         self._worker = worker
         self._max_bytes = runtime.settings.max_step_bytes
         self._place = _WorkerPlace(runtime, strategy)
+        self._clock = runtime.progress.clock
+        self._idle = self._clock.begin()  # since when it waits for a closure
         # In the coordinator's own process others push, too, and no worker is lost without it.
         self._is_coordinators = strategy is not None
         self._in_closure = runtime.session.in_closure if strategy is None else _not_at_all
@@ -127,6 +130,8 @@ class ClosureRunner:
         answer = session_pb2.ClosureAnswer(id=message.id, attempt=message.attempt)
         if message.deadline_s:
             began(session_pb2.ClosureAnswer(id=message.id, attempt=message.attempt, began=True))
+        if not self._is_coordinators:
+            self._clock.end(OTHERS, self._idle)
         with self._here(), ends_process_after(message.deadline_s, self._may_end_process):
             try:
                 with self._in_closure(closure_run_from_wire(message.run)):
@@ -143,6 +148,7 @@ class ClosureRunner:
         self._end_fork()
         answer.structure = structure
         answer.part_bytes.extend(part.nbytes for part in parts)
+        self._idle = self._clock.begin()
         return answer, parts
 
     def _call(self, function: int, arguments: Sequence[memoryview]) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.step_times import DATA, clock_here
 from ...core.terminal import Shown
 from ..base.contexts import default_strategy, get_replica_context, in_cross_replica_context
 from ..base.devices import is_gpu, place
@@ -197,6 +198,13 @@ class DistributedIterator(Shown):
                 "next(iterator) of a distributed dataset inside a replica function; iterate "
                 "outside of it and pass the element to strategy.run"
             )
+        clock = clock_here()
+        began = clock.begin()
+        element = self._next_element()
+        clock.end(DATA, began)
+        return element
+
+    def _next_element(self) -> Optional:
         if self._over:
             return Optional()  # the others are not there any more to be asked
         batches: list[Any] = [] if self._ended else self._next_batches()

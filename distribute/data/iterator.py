@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ...core.errors import OutOfRangeError
+from ...core.step_times import DATA, clock_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,11 @@ class DatasetIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        return next(self._elements)
+        clock = clock_here()
+        began = clock.begin()
+        element = next(self._elements)
+        clock.end(DATA, began)
+        return element
 
     def get_next(self) -> Any:
         """Take the next element.
@@ -53,7 +58,7 @@ class DatasetIterator(Iterator[Any]):
         Raises:
             OutOfRangeError: After the last.
         """
-        for element in self._elements:
+        for element in self:
             return element
         raise OutOfRangeError("the dataset is at its end")
 

@@ -31,6 +31,7 @@ from ...core.errors import (
     StorageError,
 )
 from ...core.process.frameworks import note_shared_step
+from ...core.step_times import CHECKPOINT, StepClock
 from ...core.task import TaskId
 from ...core.terminal import counted
 from ..base.reductions import VariableAggregation
@@ -99,6 +100,7 @@ class SynchronousSteps:
         self.global_step = 0
         self.joins = False  # what changes belongs to the step before
         self._progress = progress
+        self._step_clock = StepClock() if progress is None else progress.clock
         self._clock = clock
         self._is_running = self._has_changed = self._is_part = False
         self._variables: dict[str, Variable] = {}
@@ -241,6 +243,7 @@ class SynchronousSteps:
             self._show()
             if self.global_step >= self._next_look:
                 self._look()
+            self._step_clock.step_ended()
 
     def _show(self) -> None:
         if self._progress is not None:
@@ -280,7 +283,9 @@ class SynchronousSteps:
             job.give_last(self._snapshot())
             raise job.stop or _stop_error(workers.members, workers.rank, asked, self.global_step)
         if wanted:
+            began = self._step_clock.begin()
             job.give(self._snapshot())
+            self._step_clock.end(CHECKPOINT, began)
 
     def _steps_until_next_look(self) -> int:
         now = self._clock()

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from ...core.errors import PeerLostError, RopewalkError
 from ...core.exit_codes import describe_exit, shell_status
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
+from ...core.step_times import STEP, WAITS
 from ...core.task import Incarnation, Outcome, State, TaskId
 
 if TYPE_CHECKING:
@@ -136,3 +138,33 @@ class Speed:
         self._points = [p for p in self._points if p[0] >= point[0] - self._WINDOW_S]
         (t0, s0), (t1, s1) = self._points[0], self._points[-1]
         return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
+
+
+class Waits:
+    """The part that steps spend most of their time in, over the last few seconds."""
+
+    _WINDOW_S = 10.0
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, Counter[str]]] = []
+        self._last: JobStatus | None = None
+        self._text = ""
+
+    def of(self, status: "JobStatus") -> str:
+        """Name the largest part with one more status, as ``data 61 %``; empty if it is compute."""
+        if status is not self._last:
+            self._last = status
+            self._text = self._text_of(status)
+        return self._text
+
+    def _text_of(self, status: "JobStatus") -> str:
+        spent = Counter[str]()
+        for part in (part for task in status.tasks for part in task.report.step_parts):
+            spent[part.name] += part.seconds  # type: ignore[assignment]
+        since = status.age_s - self._WINDOW_S
+        self._points = [*(p for p in self._points if p[0] >= since), (status.age_s, spent)]
+        recent = spent - self._points[0][1]
+        whole = recent.pop(STEP, 0)
+        name, most = max(recent.items(), key=lambda item: item[1], default=("", 0))
+        # A task that was started again has taken its steps off.
+        return f"{name} {100 * min(1, most / whole):.0f} %" if name in WAITS and whole else ""

@@ -117,7 +117,7 @@ class RichDisplay:
         """Show a line from the launcher."""
         self._console.print(text, style="bold red" if is_error else "bold", soft_wrap=True)
 
-    def progress(self, status: JobStatus, steps_per_s: float) -> None:
+    def progress(self, status: JobStatus, steps_per_s: float, waits: str = "") -> None:
         """Update the bar with the job's progress, as many of its numbers as fit."""
         room = self._console.width - len(str(status.phase)) - _BAR - _ELAPSED
         self._bar.update(
@@ -125,7 +125,7 @@ class RichDisplay:
             description=str(status.phase),
             total=status.total_steps or None,
             completed=min(status.global_step, status.total_steps or status.global_step),
-            numbers=fitted(numbers(status, steps_per_s), room),
+            numbers=fitted(numbers(status, steps_per_s, waits), room),
         )
 
     def table(self, table: Table) -> None:

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 _BETWEEN = " · "
 
 
-def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
-    """List the most important numbers first: step, steps/s, what the program reports, staleness.
+def numbers(status: "JobStatus", steps_per_s: float, waits: str = "") -> list[str]:
+    """List the most important numbers first: step, steps/s, what steps wait for, what the program
+    reports, staleness.
 
     Args:
         status: Status of the job.
         steps_per_s: Steps per second of all workers; 0: not known. Not shown once the job is over.
+        waits: Part of steps with the largest share, unless that is compute: ``data 61 %``.
     """
     goal = f"/{status.total_steps}" if status.total_steps else ""
     parts = [f"step {status.global_step}{goal}"]
@@ -30,6 +32,7 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
         parts.append(f"refused {refused}")
     if steps_per_s and not status.phase.is_over:
         parts.append(f"{steps_per_s:.{0 if steps_per_s >= 10 else 1}f} steps/s")
+        parts += [waits] if waits else []
     parts += [
         f"{terminal_line(name)} {value:.4g}" for name, value in _mean_metrics(reports).items()
     ]

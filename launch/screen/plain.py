@@ -36,7 +36,7 @@ class Display(Protocol):
         """Show a line from the launcher."""
         ...
 
-    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+    def progress(self, status: "JobStatus", steps_per_s: float, waits: str = "") -> None:
         """Show the job's progress."""
         ...
 
@@ -75,9 +75,9 @@ class PlainDisplay:
         """Show a line from the launcher."""
         self._write(text)
 
-    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+    def progress(self, status: "JobStatus", steps_per_s: float, waits: str = "") -> None:
         """Print the job's progress, at most every two seconds and when it has changed."""
-        text = f"{status.phase}: {fitted(numbers(status, steps_per_s))}"
+        text = f"{status.phase}: {fitted(numbers(status, steps_per_s, waits))}"
         if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
             self._shown_at, self._shown = status.age_s, text
             self._write(text)

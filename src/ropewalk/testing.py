@@ -266,7 +266,7 @@ class _Recorder:
     def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
         self.output.setdefault(None, []).append(text)
 
-    def progress(self, status: JobStatus, steps_per_s: float) -> None:
+    def progress(self, status: JobStatus, steps_per_s: float, waits: str = "") -> None:
         """Ignore progress: it changes with the speed of the machine."""
 
     def table(self, table: Table) -> None:  # noqa: ARG002

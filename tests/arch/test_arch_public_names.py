@@ -62,7 +62,7 @@ NAMES = {
     """,
     "ropewalk.training": """
         ArrayStore ModelStep SidecarEvaluator export is_evaluator read_evaluations report save
-        task_type
+        step_times task_type
     """,
     "ropewalk.estimator": """
         BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator

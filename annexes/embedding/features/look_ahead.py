@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from ....core.arrays.dtypes import Array
+from ....core.step_times import PULL, clock_here
 
 MAX_BATCHES = 64
 """Largest number of batches whose rows are looked up ahead."""
@@ -124,7 +125,11 @@ class LookAhead(Iterator[Batch]):
         if now.ahead is None or not _equal(now.ahead.wanted, uses):
             return None
         ahead, now.ahead = now.ahead, None
-        return ahead.rows.result()()
+        clock = clock_here()
+        began = clock.begin()
+        rows = ahead.rows.result()()
+        clock.end(PULL, began)
+        return rows
 
     def stop(self) -> None:
         """Look up nothing more; the batches go on."""

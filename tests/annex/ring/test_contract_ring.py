@@ -29,6 +29,7 @@ from ropewalk.core.errors import (
     ShapeMismatchError,
 )
 from ropewalk.core.settings import Settings
+from ropewalk.core.step_times import StepClock
 from ropewalk.core.task import TaskId
 from ropewalk.net.this_machine import free_ports
 
@@ -418,3 +419,22 @@ def test_all_hear_the_text_of_the_first_worker(together: Together, workers: int)
         return [group.from_first(text) for text in texts]
 
     assert together(workers, work) == [[long, ""]] * workers
+
+
+def test_what_a_worker_waits_for_others_is_measured_and_the_one_they_wait_for_waits_least() -> None:
+    clocks = [StepClock(), StepClock()]
+    groups = groups_of(2, 20)
+    for group, clock in zip(groups, clocks, strict=True):
+        group._links._clock = clock
+
+    def work(group: CollectiveGroup) -> None:
+        clock = clocks[group.rank]
+        clock.step_ended()
+        if group.rank == 0:
+            threading.Event().wait(0.3)
+        group.all_reduce(np.ones(3))
+        clock.step_ended()
+
+    assert run_all(groups, work) == [None, None]
+    late, early = (clock.times() for clock in clocks)
+    assert early.part("others").seconds > 0.25 > late.part("others").seconds > 0

@@ -4,6 +4,8 @@ import itertools
 import math
 import random
 import statistics
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +20,8 @@ from ropewalk.core.step_times import (
     StepClock,
     StepPart,
     StepTimes,
+    clock_here,
+    timed,
     total_times,
 )
 
@@ -185,3 +189,24 @@ def test_times_of_a_while_are_those_of_two_moments_subtracted(clock: StepClock, 
     # A task that was started again has fewer steps than it had.
     assert before.since(later) == before
     assert seconds(total_times([before, recent])) == seconds(later)
+
+
+def test_what_does_not_know_whose_step_it_is_in_measures_for_the_thread_that_makes_steps(
+    clock: StepClock, hand: Hand
+) -> None:
+    def batches() -> Iterator[int]:
+        for number in range(3):
+            hand.pass_ms(2)
+            yield number
+
+    in_another_thread: list[list[int]] = []
+    other = threading.Thread(target=lambda: in_another_thread.append(list(timed(batches()))))
+    other.start()
+    other.join()
+    assert in_another_thread == [[0, 1, 2]]
+    clock.step_ended()
+    assert clock_here() is clock
+    assert seconds(clock.times()) == {"compute": 0.006, "step": 0.006}
+    assert list(timed(batches())) == [0, 1, 2]
+    clock.step_ended()
+    assert seconds(clock.times())["data"] == 0.006

@@ -1,6 +1,7 @@
 """What strategies measure of a program's steps."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import ropewalk as rw
 from helpers.sessions import Cluster, create, variable
 from ropewalk.client.ps.step import Step, Write
-from ropewalk.core.step_times import StepClock
+from ropewalk.core.step_times import StepClock, clock_here
 from ropewalk.core.wire.steps import Operation
 from ropewalk.distribute.local_ps import LocalPs
 from ropewalk.distribute.strategies.parameter_server import ParameterServerExtended
@@ -104,7 +105,7 @@ def test_the_push_after_a_mark_is_what_a_step_waits_for_a_checkpoint(hand: Hand)
     cluster = Cluster(2)
     session = cluster.session()
     create(session, variable("w", 3))
-    session.clock = clock = StepClock(hand)
+    clock = StepClock(hand)
     clock.step_ended()
     for peer in session.peers:
         slowed(peer, hand, 2)
@@ -119,3 +120,64 @@ def test_the_push_after_a_mark_is_what_a_step_waits_for_a_checkpoint(hand: Hand)
     names = {part.name for part in times.parts}
     assert names == {"pull", "push", "checkpoint", "step"}
     assert times.mean("checkpoint") == times.mean("push") / 2 > 0
+
+
+def reading(hand: Hand) -> Iterator[np.ndarray]:
+    """Batches that take three milliseconds each."""
+    while True:
+        hand.ms += 3
+        yield np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_batch_of_a_dataset_is_waited_for(hand: Hand, distributed: bool) -> None:
+    strategy, clock = strategy_with(hand)
+    step = stepping(strategy, hand, 5)
+    dataset = rw.data.Dataset.from_generator(lambda: reading(hand))
+    options = rw.distribute.InputOptions(experimental_per_replica_buffer_size=0)
+    batches = iter(
+        strategy.experimental_distribute_dataset(dataset.batch(1), options)
+        if distributed
+        else dataset
+    )
+    for _ in range(3):
+        next(batches)
+        step()
+    assert measured(clock) == {"data": 6, "compute": 10, "step": 16}
+
+
+def test_rows_are_pulled_and_rows_ahead_are_nobodys_wait(hand: Hand) -> None:
+    strategy, clock = strategy_with(hand)
+    step = stepping(strategy, hand, 5)
+    with strategy.scope():
+        table = rw.Variable(np.zeros((4, 2), np.float32), name="table")
+    step()
+    slowed(strategy.extended.runtime.session.peers[0], hand, 2)
+    strategy.extended.read_rows(table, np.array([1, 3]))
+    lookup = strategy.extended.tables.look_up_ahead
+    ahead = threading.Thread(target=lookup, args=([(table, np.array([0]))],))
+    ahead.start()
+    ahead.join()
+    step()
+    assert measured(clock) == {"compute": 5 + 2, "pull": 2, "push": 2, "step": 11}
+
+
+def test_steps_in_sync_are_counted_and_a_copy_for_the_job_is_what_a_checkpoint_costs(
+    hand: Hand,
+) -> None:
+    strategy = rw.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        w = rw.Variable(np.zeros(3, np.float32))
+        optimizer = rw.optimizers.SGD(0.5)
+
+    def compute() -> None:
+        hand.ms += 5
+        optimizer.apply_gradients([(np.ones(3, np.float32), w)])
+
+    clock = strategy.extended.steps._step_clock  # type: ignore[attr-defined]
+    clock.__init__(hand)
+    for _ in range(4):
+        strategy.run(compute)
+    assert measured(clock) == {"compute": 15, "step": 15}
+    assert clock_here() is clock
+    assert rw.training.step_times() == clock.times()

@@ -18,6 +18,7 @@ from ropewalk.core.step_times import StepPart
 from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.core.versions import own_versions
 from ropewalk.launch.local.result import LocalResult, failure_text, result_table
+from ropewalk.launch.local.watch import Waits
 from ropewalk.launch.screen.display import RichDisplay, TerminalConsole
 from ropewalk.launch.screen.numbers import fitted, numbers
 from ropewalk.launch.screen.plain import Display, PlainDisplay
@@ -157,6 +158,36 @@ def test_a_job_that_is_over_has_no_speed(phase: Phase) -> None:
 
 def test_a_job_in_sync_has_no_staleness() -> None:
     assert numbers(job_status(trainer(CHIEF), trainer(WORKER)), 0.0) == ["step 120/300"]
+
+
+def test_the_numbers_line_says_what_steps_wait_for() -> None:
+    line = numbers(job_status(trainer(CHIEF, metrics={"loss": 1.5})), 41.6, "data 61 %")
+    assert line == ["step 120/300", "42 steps/s", "data 61 %", "loss 1.5"]
+    over = job_status(trainer(CHIEF), phase=Phase.DONE)
+    assert numbers(over, 41.6, "data 61 %") == ["step 120/300"]
+
+
+def spent(age_s: float, *seconds: dict[str, float]) -> JobStatus:
+    """A status at which workers have spent so many seconds in parts of their steps."""
+    workers = (
+        trainer(
+            TaskId("worker", number),
+            step_parts=tuple(StepPart(name, value, (1,)) for name, value in parts.items()),
+        )
+        for number, parts in enumerate(seconds)
+    )
+    return job_status(*workers, age_s=age_s)
+
+
+def test_the_largest_wait_is_that_of_the_last_seconds_over_all_workers() -> None:
+    waits = Waits()
+    assert waits.of(spent(1, {"step": 1.0, "compute": 1.0})) == ""
+    data = {"step": 4.0, "compute": 2.0, "data": 2.0}
+    assert waits.of(spent(3, data, {"step": 1.0, "data": 1.0})) == "data 75 %"
+    later = {"step": 10.0, "compute": 8.0, "data": 2.0}
+    assert waits.of(spent(5, later, {"step": 1.0, "data": 1.0})) == ""
+    # What was more than ten seconds ago does not count, and a task that began anew takes none off.
+    assert waits.of(spent(14, later | {"step": 12.0, "push": 2.0}, {"step": 0.5})) == "push 100 %"
 
 
 def test_refused_pushes_come_before_what_may_not_fit() -> None:
