@@ -187,3 +187,20 @@ class CutCounts:
     void: int = 0
     last_s: float = 0.0
     last_void: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A conclusion from the reports of a job's tasks: who is slow, and at what.
+
+    Attributes:
+        kind: Kind of the finding, such as ``straggler``.
+        subject: Task that it is about, such as ``worker:3``.
+        text: Sentence for people.
+        numbers: Numbers that it was concluded from, by name.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    numbers: dict[str, float] = field(default_factory=dict)

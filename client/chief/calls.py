@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...cluster.access import Principal
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ...core.report import CutCounts, PsCounters, TaskEnd, TaskReport
+from ...core.report import CutCounts, Finding, PsCounters, TaskEnd, TaskReport
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, State, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
@@ -64,6 +64,7 @@ class JobStatus:
     handovers: int = 0
     last_failover_s: float = 0.0
     cuts: CutCounts = field(default_factory=CutCounts)
+    findings: tuple[Finding, ...] = ()
 
 
 class ChiefClient(WatchingClient):
@@ -375,6 +376,10 @@ class ChiefClient(WatchingClient):
             begins_with=message.begins_with if message.HasField("begins_with") else None,
             move=_move_from_wire(message.move) if message.HasField("move") else None,
             cuts=_cuts_from_wire(message.cuts),
+            findings=tuple(
+                from_message(Finding, finding, numbers=dict(finding.numbers))
+                for finding in message.findings
+            ),
         )
 
 

@@ -79,6 +79,7 @@ def status_lines(status: JobStatus) -> list[str]:
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
     lines += _share_lines(status) + _cut_lines(status)
+    lines += [finding.text for finding in status.findings]
     if status.reason:
         lines.append(status.reason)
     return lines

@@ -232,7 +232,7 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., since_s: _Optional[float] = ..., address: _Optional[str] = ..., detail: _Optional[str] = ..., generation: _Optional[int] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., counters: _Optional[_Union[_ps_pb2.PsCounters, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps", "handovers", "last_failover_s", "cuts")
+    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps", "handovers", "last_failover_s", "cuts", "findings")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class GetStatusResponse(_message.Message):
     HANDOVERS_FIELD_NUMBER: _ClassVar[int]
     LAST_FAILOVER_S_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     since_s: float
@@ -271,7 +272,27 @@ class GetStatusResponse(_message.Message):
     handovers: int
     last_failover_s: float
     cuts: CutCounts
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ...) -> None: ...
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("kind", "subject", "text", "numbers")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    subject: str
+    text: str
+    numbers: _containers.ScalarMap[str, float]
+    def __init__(self, kind: _Optional[str] = ..., subject: _Optional[str] = ..., text: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
     __slots__ = ("since",)

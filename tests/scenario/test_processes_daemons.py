@@ -79,7 +79,9 @@ def test_daemons_find_each_other_whoever_is_late(
         shown = run_cli("status", chief, COLUMNS="200")
         assert shown.returncode == 0, shown.stderr
         assert "job running" in shown.stdout
-        return {line.split()[0]: line for line in shown.stdout.splitlines() if line.split()}
+        lines = shown.stdout.splitlines()
+        # The first line of a task: below there is where the time of its steps goes.
+        return {line.split()[0]: line for line in reversed(lines) if line.split()}
 
     # What a worker reports reaches the chief with its next heartbeat.
     wait_until(lambda: "loss" in rows().get("worker:0", ""), 20, "the worker's report")

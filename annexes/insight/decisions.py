@@ -1,0 +1,179 @@
+"""Conclusions from the reports of a job's tasks: who is slow. Pure: two moments in, findings out.
+
+A task is compared with the median of the others, over a while, by its *own* time: a step without
+what it waits for others. So in sync, where all steps take as long as the slowest worker's, the
+one that the others wait for is found, too. Few steps make no finding, nor does a single long one
+(an evaluation, a checkpoint of the program's own): the part that differs has to differ in its
+median, by more than two neighbouring buckets of a histogram can.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import mean, median
+
+from ...core.report import Finding, PsCounters
+from ...core.step_times import PARTS, StepTimes
+from ...core.task import TaskId
+
+LEAST_STEPS = 8
+"""Steps of a while from which something is concluded."""
+MOST = 8
+"""Findings at one time; the worst stragglers come first."""
+_SLOW = 1.5  # times the others: neighbouring buckets are 1.41 apart
+_LEAST_S = 0.2e-3  # more of a step than the others: below, it is the clock's noise
+_LEAST_BYTES = 1e6  # of a while: less is no load
+_FAIR = 2.0  # times its part of the bytes
+_MOST_OF_TWO = 0.75  # of the bytes, where there are two ps
+_STALE = 3.0  # times the number of the other workers
+_RISES = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reports of a job at one time.
+
+    Attributes:
+        at: Time on the job's clock. Unit: seconds.
+        steps: Times of the steps of each task at work since its start.
+        staleness: Staleness of each.
+        counters: Counters of each ps that has answered.
+    """
+
+    at: float
+    steps: Mapping[TaskId, StepTimes]
+    staleness: Mapping[TaskId, float]
+    counters: Mapping[TaskId, PsCounters]
+
+
+def findings(before: Reports, now: Reports) -> list[Finding]:
+    """Conclude from what has happened between two moments.
+
+    Args:
+        before: The moment at the beginning of a while.
+        now: The moment at its end.
+    """
+    steps = {
+        task: times.since(before.steps.get(task, StepTimes())) for task, times in now.steps.items()
+    }
+    steps = {task: times for task, times in steps.items() if times.count >= LEAST_STEPS}
+    slow = sorted(stragglers(steps), key=lambda each: -each.numbers["ratio"])
+    others = [*hot_servers(before, now), *rising_staleness(before, now)]
+    return [*slow[: MOST - len(others)], *others]
+
+
+# -- Stragglers --------------------------------------------------------------------------------
+
+
+def stragglers(steps: Mapping[TaskId, StepTimes]) -> Iterator[Finding]:
+    """Find the tasks whose own part of a step takes longer than that of the others.
+
+    Args:
+        steps: Times of each task's steps, of the same while.
+    """
+    for task, times in steps.items():
+        others = [each for other, each in steps.items() if other != task]
+        if others and (finding := _straggler(task, times, others)) is not None:
+            yield finding
+
+
+def _straggler(task: TaskId, times: StepTimes, others: list[StepTimes]) -> Finding | None:
+    usual_s = median(map(_own_s, others))
+    ratio = _own_s(times) / usual_s if usual_s else 0.0
+    part = max(_OWN, key=lambda name: times.mean(name) - _usual(others, name))
+    more_s = times.mean(part) - _usual(others, part)
+    half = times.part(part).quantile(0.5)
+    usual_half = median(each.part(part).quantile(0.5) for each in others)
+    if ratio < _SLOW or more_s < _LEAST_S or half < _SLOW * usual_half:
+        return None
+    return Finding(
+        "straggler",
+        task.short,
+        f"{task.short}: {ratio:.1f} × the median step, in {part} "
+        f"({_ms(times.mean(part))} a step, others {_ms(_usual(others, part))})",
+        {"ratio": ratio, "part_s": times.mean(part), "others_s": _usual(others, part)},
+    )
+
+
+_OWN = tuple(part for part in PARTS if part != "others")
+
+
+def _own_s(times: StepTimes) -> float:
+    """Mean time of a step without what it waits for others."""
+    return times.step_s - times.mean("others")
+
+
+def _usual(several: list[StepTimes], part: str) -> float:
+    return median(each.mean(part) for each in several)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+# -- Servers -----------------------------------------------------------------------------------
+
+
+def hot_servers(before: Reports, now: Reports) -> Iterator[Finding]:
+    """Find the ps that moves most of the bytes of all, and what it holds.
+
+    Args:
+        before: The moment at the beginning of a while.
+        now: The moment at its end.
+    """
+    moved = {
+        task: _moved(counters) - _moved(before.counters.get(task, PsCounters()))
+        for task, counters in now.counters.items()
+    }
+    total, seconds = sum(moved.values()), now.at - before.at
+    if len(moved) < 2 or total < _LEAST_BYTES or seconds <= 0:
+        return
+    task = max(moved, key=lambda each: moved[each])
+    share = moved[task] / total
+    if share < min(_MOST_OF_TWO, _FAIR / len(moved)):
+        return
+    counters, earlier = now.counters[task], before.counters.get(task, PsCounters())
+    pushes = (counters.pushes - earlier.pushes) / seconds
+    yield Finding(
+        "hot_shard",
+        task.short,
+        f"{task.short} moves {share:.0%} of the bytes of all {len(moved)} ps "
+        f"({moved[task] / seconds / 1e6:.3g} MB/s, {pushes:.3g} pushes/s){_held(counters)}",
+        {"share": share, "bytes_per_s": moved[task] / seconds, "pushes_per_s": pushes},
+    )
+
+
+def _moved(counters: PsCounters) -> int:
+    return counters.bytes_in + counters.bytes_out
+
+
+def _held(counters: PsCounters) -> str:
+    """Name what a ps holds, if that is little."""
+    more = ", …" if counters.shards > len(counters.labels) else ""
+    return f": it holds {', '.join(counters.labels[:4])}{more}" if counters.labels else ""
+
+
+# -- Staleness ---------------------------------------------------------------------------------
+
+
+def rising_staleness(before: Reports, now: Reports) -> Iterator[Finding]:
+    """Find that updates get staler than the number of workers explains.
+
+    Args:
+        before: The moment at the beginning of a while.
+        now: The moment at its end.
+    """
+    both = [task for task in now.staleness if task in before.staleness]
+    if len(both) < 2:
+        return
+    was = mean(before.staleness[task] for task in both)
+    is_now = mean(now.staleness[task] for task in both)
+    if is_now < max(_STALE * (len(both) - 1), _RISES * was):
+        return
+    task = max(both, key=lambda each: now.staleness[each])
+    yield Finding(
+        "staleness",
+        task.short,
+        f"updates get staler: {was:.1f} → {is_now:.1f} steps of others in the mean in "
+        f"{now.at - before.at:.0f} s, {now.staleness[task]:.1f} of {task.short}",
+        {"before": was, "now": is_now},
+    )

@@ -1,0 +1,49 @@
+"""The last minute of a job's reports, as its chief keeps it. The caller locks."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from ...cluster.job.members import Member
+from ...core.report import Finding
+from ...core.task import State
+from .decisions import Reports, findings
+
+_EVERY_S = 5.0
+_KEPT = 12  # a minute
+_LEAST_S = 2.0
+_ANEW_S = 1.0
+
+
+class Window:
+    """Moments of the last minute: reports are referred to, and not copied."""
+
+    def __init__(self) -> None:
+        self._moments: deque[Reports] = deque(maxlen=_KEPT)
+        self._concluded_at = 0.0
+        self._found: list[Finding] = []
+
+    def look(self, members: Iterable[Member], now: float) -> None:
+        """Keep a moment, every few seconds."""
+        if not self._moments or now - self._moments[-1].at >= _EVERY_S:
+            self._moments.append(moment_of(members, now))
+
+    def findings(self, members: Iterable[Member], now: float) -> list[Finding]:
+        """Conclude from the last minute, or as much of it as there is."""
+        if not self._moments or now - self._moments[0].at < _LEAST_S:
+            return []
+        if now - self._concluded_at >= _ANEW_S:  # a launcher asks for the status all the time
+            self._concluded_at = now
+            self._found = findings(self._moments[0], moment_of(members, now))
+        return self._found
+
+
+def moment_of(members: Iterable[Member], now: float) -> Reports:
+    """Collect the reports of the tasks that are at work."""
+    alive = [member for member in members if member.state is State.ALIVE]
+    trains = [member for member in alive if member.report.step_parts]
+    return Reports(
+        now,
+        {member.task: member.report.step_times for member in trains},
+        {member.task: member.report.staleness for member in trains},
+        {member.task: member.counters for member in alive if member.counters is not None},
+    )
