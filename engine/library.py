@@ -2,8 +2,8 @@
 
 No step and no definition waits for one: until a kernel is there, NumPy does the same to the bit,
 more slowly (``rows.py``, ``update_kernel.py``). To compile one takes half a second, and two
-minutes on a machine that has more to do. Numba takes 0.3 s and 100 MB, so a process that never asks
-never loads it.
+minutes on a machine that has more to do; to load one that is kept, some milliseconds. Only the
+first is done by Numba, which takes 0.3 s and 100 MB.
 """
 
 import logging
@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,25 +131,15 @@ class KernelLibrary:
             self.load_in_background(name, dtype)
         return kernel
 
-    def load_in_background(
-        self,
-        wanted: UpdateFunction | str = "gather",
-        dtype: DType = _BYTES,
-        loaded: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Begin to load a kernel, and Numba with it. Returns at once; errors are logged.
+    def load_in_background(self, wanted: UpdateFunction | str, dtype: DType) -> None:
+        """Begin to load a kernel. Returns at once; errors are logged.
 
         Args:
             wanted: The kernel of an update rule, or the name of a row kernel.
             dtype: Dtype of the arrays that it works on.
-            loaded: Called afterwards, in the thread that loads, unless another call began to.
         """
         key = (_name(wanted), dtype)
-
-        def load() -> None:
-            self._try_load(wanted, dtype)
-            loaded()
-
+        load = partial(self._try_load, wanted, dtype)
         with self._lock:
             if key in self._kernels or key in self._background:
                 return

@@ -155,15 +155,13 @@ def _run_role(
 def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = None) -> int:
     """Serve variables until the job is over; returns the exit code."""
     with quick_loading():
-        from ..engine.library import library
         from ..server.ps.server import PsServer
         from .ps_joining import PsOffer
 
-    if not settings.rule_modules:  # only our own code runs in this process
-        # A full collection of what was loaded by then would stop every session for 60 ms.
-        library.load_in_background(loaded=gc.freeze)
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
     server.start(task.address)
+    if not settings.rule_modules:  # only our own code runs in this process
+        gc.freeze()  # a full collection of what is loaded would stop every session for a while
     if watch is not None:
         watch.over()
     handle_signals(lambda _: server.drain())

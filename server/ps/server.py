@@ -129,8 +129,6 @@ class PsServer(HostedServer):
         except BaseException:
             self._host.stop(0)
             raise
-        # The first update rule needs Numba, which takes 0.3 s to load: while the tasks join.
-        library.load_in_background()
         log.info("ready at port %d", self._host.port)
 
     def _replication(self) -> Any:

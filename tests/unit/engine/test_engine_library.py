@@ -340,7 +340,7 @@ def test_a_folder_that_cannot_be_written_to_is_read_and_the_rest_compiled_in_mem
 
 def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
     library = KernelLibrary(str(tmp_path))
-    library.load_in_background()
+    library.load_in_background("gather", np.dtype(np.uint8))
     got: list[object] = []
     threads = [
         threading.Thread(target=lambda: got.append(library.update_kernel(sgd, F32)))
@@ -357,7 +357,7 @@ def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
 def test_what_is_loaded_in_the_background_is_waited_for_so_long(tmp_path: Path) -> None:
     library = KernelLibrary(str(tmp_path))
     library.wait(time.monotonic())
-    library.load_in_background()
+    library.load_in_background("gather", np.dtype(np.uint8))
     library.wait(time.monotonic())
     assert library.loaded == []
     library.wait(time.monotonic() + 60)
@@ -404,8 +404,9 @@ def test_blocks_are_made_without_the_compiler() -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
 def test_a_process_may_end_while_kernels_are_loaded(tmp_path: Path, delay_s: float) -> None:
     code = (
-        "import time; from ropewalk.engine.library import library\n"
-        f"library.load_in_background(); time.sleep({delay_s})"
+        "import time, numpy; from ropewalk.engine.library import library\n"
+        "library.load_in_background('gather', numpy.dtype(numpy.uint8))\n"
+        f"time.sleep({delay_s})"
     )
     cache = str(tmp_path / "cache")
     _, logged = run_program("-c", code, start=run_for_real, ROPEWALK_KERNEL_CACHE=cache)
