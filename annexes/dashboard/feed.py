@@ -11,7 +11,6 @@ from typing import Any
 from .history_file import past_json
 from .watched_job import WatchedJob
 
-LOOK_S = 1.0
 MOST_PAGES = 64
 _BEHIND = 8  # news that a page may not have read
 
@@ -26,10 +25,14 @@ class Feed:
 
     Args:
         job: The job.
+
+    Attributes:
+        every_s: Time between two looks at the job. Unit: seconds.
     """
 
     def __init__(self, job: WatchedJob) -> None:
         self._job = job
+        self.every_s = 1.0
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._since = 0.0
@@ -74,7 +77,7 @@ class Feed:
             self._send(self._last)
             if samples := await asyncio.to_thread(self._new_samples):
                 self._send(event("samples", samples))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self.every_s)
 
     def _new_samples(self) -> dict[str, Any]:
         """Take the samples since the last look; a page that comes has asked for those before."""

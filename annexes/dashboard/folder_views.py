@@ -24,12 +24,13 @@ _MOST_FILES = 512
 _FILE = re.compile(r"([a-z]{1,32}-[0-9]{1,7})\.log")
 
 
-def log_lines(folder: str, after: str) -> dict[str, Any]:
+def log_lines(folder: str, after: str, piece_bytes: int = _PIECE_BYTES) -> dict[str, Any]:
     """Read what the tasks of a job have printed, beyond what a page has.
 
     Args:
         folder: Model directory; empty: it is not known.
         after: End of the last piece, as that said it; empty: there was none.
+        piece_bytes: Size of a piece after the first, of all files together.
 
     Returns:
         ``lines``: tasks and lines, each with the time in front; ``after``: for the next piece;
@@ -40,7 +41,7 @@ def log_lines(folder: str, after: str) -> dict[str, Any]:
     begins = dict(_offsets(after))
     lines, ends = list[tuple[str, str, str]](), list[str]()
     for task, path in files:
-        share = (_PIECE_BYTES if after else _FIRST_BYTES) // len(files)
+        share = (piece_bytes if after else _FIRST_BYTES) // len(files)
         text, end = _read(path, begins.get(task), share)
         at = ""
         for line in text.splitlines():

@@ -65,9 +65,13 @@ class Samples:
 
     Attributes:
         names: Name of each number, by its place.
+        levels: Number of levels, of which each is half as fine as the one before.
+        capacity: Samples of a level, at most.
     """
 
     names: list[str] = field(default_factory=list)
+    levels: int = LEVELS
+    capacity: int = CAPACITY
     _places: dict[str, int] = field(default_factory=dict)
     _levels: list[deque[Stretch]] = field(default_factory=lambda: [deque()])
 
@@ -90,8 +94,10 @@ class Samples:
             before: End, length and numbers of each; there are no others yet.
         """
         kept = [Stretch(at, seconds, self._values(numbers)) for at, seconds, numbers in before]
-        parts = [kept[max(0, end - CAPACITY) : end] for end in range(len(kept), 0, -CAPACITY)]
-        self._levels = [deque(part) for part in parts[:LEVELS]] or [deque()]
+        parts = [
+            kept[max(0, end - self.capacity) : end] for end in range(len(kept), 0, -self.capacity)
+        ]
+        self._levels = [deque(part) for part in parts[: self.levels]] or [deque()]
 
     def _values(self, numbers: Mapping[str, float]) -> "array[float]":
         for name in numbers:
@@ -109,10 +115,10 @@ class Samples:
             self._levels.append(deque())
         level = self._levels[depth]
         level.append(sample)
-        if len(level) <= CAPACITY:
+        if len(level) <= self.capacity:
             return
         oldest = level.popleft()
-        if depth + 1 < LEVELS:
+        if depth + 1 < self.levels:
             self._push(merge(oldest, level.popleft()), depth + 1)
 
     def since(self, at: float = 0.0) -> Iterator[Stretch]:

@@ -16,7 +16,6 @@ from ...client.chief.calls import JobStatus
 from .top_rows import SERVERS, TASKS, Cell, Looks, head_text, server_rows, sort, task_rows
 from .watched_job import KnownStatus, WatchedJob
 
-LOOK_S = 1.0
 _LOOKS = 6  # rates are of so many looks: the last five seconds
 _STYLES = {"alive": "green", "done": "green", "missing": "yellow", "left": "yellow",
            "lost": "bold red", "failed": "bold red"}  # fmt: skip
@@ -27,6 +26,7 @@ class TopApp(App[None]):  # type: ignore[misc]
 
     Args:
         job: The job.
+        every_s: Time between two looks at it. Unit: seconds.
     """
 
     CSS = """
@@ -42,8 +42,9 @@ class TopApp(App[None]):  # type: ignore[misc]
         Binding("r", "turn", "reverse"),
     ]
 
-    def __init__(self, job: WatchedJob) -> None:
+    def __init__(self, job: WatchedJob, every_s: float = 1.0) -> None:
         super().__init__()
+        self._every_s = every_s
         self._job = job
         self._past: deque[tuple[float, JobStatus]] = deque(maxlen=_LOOKS)
         self._note = ""
@@ -59,7 +60,9 @@ class TopApp(App[None]):  # type: ignore[misc]
     def on_mount(self) -> None:
         """Begin to look at the job."""
         self.run_worker(self._look, thread=True)
-        self.set_interval(LOOK_S, lambda: self.run_worker(self._look, thread=True, exclusive=True))
+        self.set_interval(
+            self._every_s, lambda: self.run_worker(self._look, thread=True, exclusive=True)
+        )
 
     def _look(self) -> None:
         known = self._job.look()

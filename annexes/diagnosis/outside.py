@@ -16,7 +16,6 @@ from .task_process import SHEET, SIGNAL, STACKS
 
 _PROC = Path("/proc")
 _MOST_BYTES = 4 * 1024 * 1024
-_WRITES_S = 2.0
 _QUIET_S = 0.05
 _PY_SPY_S = 20.0
 
@@ -58,31 +57,35 @@ def task_process(pid: int) -> SeenProcess | None:
         return None
 
 
-def stacks_of(process: SeenProcess) -> list[ThreadStack] | None:
-    """Have a process write its stacks, and read them; None: it did not."""
-    text = _dump(process.pid)
+def stacks_of(process: SeenProcess, wait_s: float = 5.0) -> list[ThreadStack] | None:
+    """Have a process write its stacks, and read them; None: it did not within ``wait_s``."""
+    text = _dump(process, wait_s)
     return parse_dump(text, process.threads) if text else None
 
 
-def _dump(pid: int) -> str:
-    file = _file_of(pid, STACKS)
-    if file is None or not _catches(pid, SIGNAL):
+def _dump(process: SeenProcess, wait_s: float) -> str:
+    file = _file_of(process.pid, STACKS)
+    if file is None or not _catches(process.pid, SIGNAL):
         return ""
+    main = [ident for ident, name in process.threads.items() if name == "MainThread"]
+    last = f"{main[0]:#018x}" if main else ""  # the oldest thread, which is written last
     with contextlib.suppress(OSError), file.open("r+b") as stream:
         stream.truncate(0)
-        os.kill(pid, SIGNAL)
-        return _read_all(stream.fileno()).decode(errors="replace")
+        os.kill(process.pid, SIGNAL)
+        return _read_all(stream.fileno(), last.encode(), wait_s).decode(errors="replace")
     return ""
 
 
-def _read_all(descriptor: int) -> bytes:
-    """Read what is written from now on, until nothing more comes."""
-    until, size, since = time.monotonic() + _WRITES_S, 0, time.monotonic()
-    while (now := time.monotonic()) < until and not (size and now - since > _QUIET_S):
+def _read_all(descriptor: int, last: bytes, wait_s: float) -> bytes:
+    """Read what is written from now on, until ``last`` is there and nothing more comes."""
+    until, text, since = time.monotonic() + wait_s, b"", time.monotonic()
+    while (now := time.monotonic()) < until:
+        if text and last in text and now - since > _QUIET_S:
+            break
         time.sleep(0.01)
-        if (current := os.fstat(descriptor).st_size) != size:
-            size, since = current, now
-    return os.pread(descriptor, _MOST_BYTES, 0)
+        if (current := os.pread(descriptor, _MOST_BYTES, 0)) != text:
+            text, since = current, now
+    return text
 
 
 def _file_of(pid: int, name: str) -> Path | None:

@@ -23,9 +23,11 @@ class LogFiles:
 
     Args:
         model_dir: Model directory of the job; a URL has no log files.
+        full_bytes: Size from which a file makes room for the next one.
     """
 
-    def __init__(self, model_dir: str) -> None:
+    def __init__(self, model_dir: str, full_bytes: int = FULL_BYTES) -> None:
+        self._full_bytes = full_bytes
         self._folder = None if "://" in model_dir else Path(model_dir) / LOG_FOLDER
         self._files: dict[TaskId, IO[bytes]] = {}
 
@@ -44,7 +46,7 @@ class LogFiles:
     def _file(self, task: TaskId, folder: Path) -> IO[bytes]:
         file = self._files.get(task)
         path = folder / f"{task.type}-{task.index}.log"
-        if file is not None and file.tell() >= FULL_BYTES:
+        if file is not None and file.tell() >= self._full_bytes:
             file.close()
             os.replace(path, f"{path}.1")
             file = None

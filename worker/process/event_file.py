@@ -35,7 +35,6 @@ FOLDER = "events"
 MOST_BYTES = 4 * 1024 * 1024
 """Longest file of events: of those of a process, the last ones that fit."""
 
-_EVERY_S = 10.0
 _KEPT = 3  # files of a task: it may have been started again and again
 
 
@@ -45,9 +44,11 @@ class KeptEvents:
     Args:
         task: Task of the process.
         settings: The task's settings.
+        every_s: Time between two looks whether there is anything to write. Unit: seconds.
     """
 
-    def __init__(self, task: TaskId, settings: Settings) -> None:
+    def __init__(self, task: TaskId, settings: Settings, every_s: float = 10.0) -> None:
+        self._every_s = every_s
         self._task = task
         self._settings = settings
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -77,7 +78,7 @@ class KeptEvents:
 
     def _write_now_and_then(self) -> None:
         quiet = events.count()  # of a start that nobody asks about
-        while not self._over.wait(_EVERY_S):
+        while not self._over.wait(self._every_s):
             if events.count() not in (quiet, self._written):
                 self._write()
 

@@ -139,10 +139,8 @@ def test_news_have_the_job_and_then_new_samples(job: LedJob, page: Served) -> No
     assert kinds[0] == "job"
 
 
-def test_nobody_is_asked_while_no_page_is_open(
-    job: LedJob, page: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feed, "LOOK_S", 0.01)
+def test_nobody_is_asked_while_no_page_is_open(job: LedJob, page: Served) -> None:
+    page.page.feed.every_s = 0.01
     page.open(page.links[0])
     page.news(3)
     wait_until(lambda: not page.page.feed.is_looking, 10)

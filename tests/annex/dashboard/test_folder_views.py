@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.annexes.dashboard import folder_views
 from ropewalk.annexes.dashboard.folder_views import checkpoints, log_lines
 from ropewalk.core.task import TaskId
 from ropewalk.launch.local.log_files import LogFiles
@@ -53,15 +52,12 @@ def test_a_line_without_an_end_waits_for_it(tmp_path: Path) -> None:
     assert texts(log_lines(str(tmp_path), str(piece["after"]))) == ["half a line"]
 
 
-def test_a_line_as_long_as_a_piece_holds_up_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_views, "_PIECE_BYTES", 100)
+def test_a_line_as_long_as_a_piece_holds_up_none(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "ps-0.log").write_text("y" * 250 + "\nend\n")
     after, seen = "ps-0:0", ""
     for _ in range(5):
-        piece = log_lines(str(tmp_path), after)
+        piece = log_lines(str(tmp_path), after, piece_bytes=100)
         after, seen = str(piece["after"]), seen + "".join(line for _, line in piece["lines"])
     assert seen == "y" * 250 + "end"
 

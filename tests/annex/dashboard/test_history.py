@@ -2,14 +2,12 @@
 
 import math
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.clock import ManualClock
-from ropewalk.annexes.dashboard import samples as module
 from ropewalk.annexes.dashboard.history_file import (
     HISTORY_FILE,
     history_bytes,
@@ -36,10 +34,9 @@ def total(samples: Samples, name: str) -> float:
     return sum(s * n[place] for s, n in numbers if place < len(n) and n[place] is not None)  # type: ignore[operator,misc]
 
 
-@patch.object(module, "CAPACITY", 3)
 @given(st.lists(st.tuples(st.floats(0.5, 60), NUMBERS), min_size=1, max_size=200))
 def test_means_keep_the_sum_over_time_and_the_order(steps: list[tuple[float, float]]) -> None:
-    samples, at = Samples(), 0.0
+    samples, at = Samples(capacity=3), 0.0
     for seconds, number in steps:
         at += seconds
         samples.add(at, seconds, {"x": number})
@@ -52,20 +49,17 @@ def test_means_keep_the_sum_over_time_and_the_order(steps: list[tuple[float, flo
     assert total(samples, "x") == pytest.approx(exact, abs=1e-9 * sum(s * abs(n) for s, n in steps))
 
 
-@patch.object(module, "CAPACITY", 3)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=100))
 def test_a_number_that_is_missing_counts_for_nothing(names: list[str]) -> None:
-    samples = Samples()
+    samples = Samples(capacity=3)
     for at, name in enumerate(names, 1):
         samples.add(at, 1.0, {name: 7.0})
     for each in samples.since():
         assert {number for number in each.numbers() if number is not None} == {7.0}
 
 
-def test_what_is_kept_is_bounded_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEVELS", 4)
-    monkeypatch.setattr(module, "CAPACITY", 8)
-    samples = Samples()
+def test_what_is_kept_is_bounded_for_ever() -> None:
+    samples = Samples(levels=4, capacity=8)
     for at in range(1, 5000):
         samples.add(at, 1.0, {"x": float(at)})
         assert len(samples) <= 4 * 8

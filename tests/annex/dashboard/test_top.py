@@ -16,7 +16,6 @@ from textual.widgets import DataTable, Static
 from helpers.dashboard.led_job import LedJob, T
 from helpers.processes import ROPEWALK
 from helpers.waiting import scaled
-from ropewalk.annexes.dashboard import top_screen
 from ropewalk.annexes.dashboard.top_rows import Cell, Looks, head_text, sort, task_rows
 from ropewalk.annexes.dashboard.top_screen import TopApp
 from ropewalk.annexes.dashboard.watched_job import WatchedJob
@@ -64,10 +63,7 @@ def test_rows_are_sorted_by_numbers_and_the_same_by_task() -> None:
     assert [row[0].order for row in sort(rows, 1, down=False)] == [1, 2, 3]
 
 
-def test_keys_choose_tables_and_columns_and_text_of_others_is_plain(
-    job: LedJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(top_screen, "LOOK_S", 3600.0)
+def test_keys_choose_tables_and_columns_and_text_of_others_is_plain(job: LedJob) -> None:
     watched = WatchedJob(job.found(), JobAsker(job.settings, T))
 
     def first(app: TopApp) -> list[str]:
@@ -75,7 +71,7 @@ def test_keys_choose_tables_and_columns_and_text_of_others_is_plain(
         return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
 
     async def drive() -> None:
-        app = TopApp(watched)
+        app = TopApp(watched, every_s=3600)
         async with app.run_test(size=(80, 24)) as pilot:
             await app.workers.wait_for_complete()
             await pilot.pause()

@@ -80,7 +80,7 @@ def test_a_process_that_handles_no_such_signal_is_not_sent_one(start: Start) -> 
     process = start(BEGIN + undone + "time.sleep(600)\n")
     seen = outside.task_process(process.pid)
     assert seen is not None
-    assert outside.stacks_of(seen) is None
+    assert outside.stacks_of(seen, wait_s=0.2) is None
     assert process.poll() is None
 
 
@@ -98,17 +98,14 @@ def test_all_tasks_of_this_user_here_are_found(start: Start) -> None:
     assert process.pid in {each.pid for each in outside.task_processes()}
 
 
-def test_a_stopped_process_writes_nothing_and_is_no_error(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_process_writes_nothing_and_is_no_error(start: Start) -> None:
     process = start(BEGIN + "print('ready', flush=True)\ntime.sleep(600)\n")
     process.send_signal(signal.SIGSTOP)
     state = Path(f"/proc/{process.pid}/stat")
     wait_until(lambda: " T " in state.read_text(), 10, "stopped")
-    monkeypatch.setattr(outside, "_WRITES_S", 0.2)
     seen = outside.task_process(process.pid)
     assert seen is not None
-    assert outside.stacks_of(seen) is None
+    assert outside.stacks_of(seen, wait_s=0.2) is None
 
 
 def test_native_stacks_say_what_to_install_or_what_py_spy_said(

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ropewalk.core.task import TaskId
-from ropewalk.launch.local import log_files
 from ropewalk.launch.local.log_files import LogFiles
 
 WORKER = TaskId("worker", 0)
@@ -30,11 +29,8 @@ def test_a_task_that_is_started_again_goes_on_in_its_file(tmp_path: Path) -> Non
     assert [line[24:] for line in lines] == ["first", "second"]
 
 
-def test_a_task_that_prints_for_ever_takes_bounded_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_files, "FULL_BYTES", 1000)
-    logs = LogFiles(str(tmp_path))
+def test_a_task_that_prints_for_ever_takes_bounded_room(tmp_path: Path) -> None:
+    logs = LogFiles(str(tmp_path), full_bytes=1000)
     for number in range(500):
         logs.write(WORKER, f"line {number}")
     logs.close()

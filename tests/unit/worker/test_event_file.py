@@ -68,9 +68,8 @@ def test_a_killed_task_leaves_what_was_written_while_it_ran(
         write(self)
         written.set()
 
-    monkeypatch.setattr(event_file, "_EVERY_S", 0.02)
     monkeypatch.setattr(KeptEvents, "_write", note)
-    file = KeptEvents(TASK, _settings(model_dir))
+    file = KeptEvents(TASK, _settings(model_dir), every_s=0.02)
     file.start()
     events.record("ps.broken", peer="ps:0")
     assert written.wait(10)
