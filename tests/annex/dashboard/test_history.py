@@ -108,6 +108,12 @@ def test_a_damaged_file_is_left_aside(tmp_path: Path, text: str) -> None:
     assert (len(samples), happened) == (0, [])
 
 
+@pytest.fixture(autouse=True)
+def no_events_of_other_tests() -> None:
+    """Empty the ring of this process, which a history takes its events from."""
+    events._ring.clear()
+
+
 class Trained:
     """A job on a simulated clock whose keeper looks as often as the chief's loop does."""
 
