@@ -138,8 +138,12 @@ def _entry_of(compiled: Any, library: Any) -> Any:
             values.append(integers.pop(0))
             continue
         array = _load(builder, arguments, code.TUPLE_ITEMS + 8 * position, _WORD)
-        is_right = _has_layout(builder, array, array_class, each)
-        with builder.if_then(builder.not_(is_right), likely=False):
+        is_other = builder.icmp_unsigned(
+            "!=", _load(builder, array, code.ARRAY_CLASS, _WORD), array_class
+        )
+        with builder.if_then(is_other, likely=False):  # before a field of an array is read
+            builder.ret(_WORD(code.NOT_RIGHT + position))
+        with builder.if_then(builder.not_(_has_layout(builder, array, each)), likely=False):
             builder.ret(_WORD(code.NOT_RIGHT + position))
         element = context.get_data_type(each.dtype).as_pointer()
         data = _load(builder, array, code.ARRAY_DATA, element)
@@ -157,15 +161,14 @@ def _load(builder: Any, address: Any, offset: int, kind: Any) -> Any:
     return builder.load(builder.inttoptr(builder.add(address, _WORD(offset)), kind.as_pointer()))
 
 
-def _has_layout(builder: Any, array: Any, array_class: Any, kind: Any) -> Any:
-    """Compare an object with what a kernel expects: class, axes, dtype, order of bytes, flags."""
+def _has_layout(builder: Any, array: Any, kind: Any) -> Any:
+    """Compare an array with what a kernel expects: axes, dtype, order of bytes, flags."""
     dtype = _load(builder, array, code.ARRAY_DTYPE, _WORD)
     flags = _load(builder, array, code.ARRAY_FLAGS, _NUMBER)
     needed = _NUMBER(code.CONTIGUOUS | code.ALIGNED | (code.WRITEABLE if kind.mutable else 0))
     number = _NUMBER(numpy_support.as_dtype(kind.dtype).num)
     byte = ir.IntType(8)
     facts = (
-        ("==", _load(builder, array, code.ARRAY_CLASS, _WORD), array_class),
         ("==", _load(builder, array, code.ARRAY_AXES, _NUMBER), _NUMBER(1)),
         ("==", _load(builder, dtype, code.DTYPE_NUMBER, _NUMBER), number),
         ("!=", _load(builder, dtype, code.DTYPE_ORDER, byte), byte(code.SWAPPED)),

@@ -274,6 +274,8 @@ def test_arguments_of_another_kind_are_refused_and_views_of_files_are_taken(tmp_
         "argument 0 cannot be a float64 array of 1 axes": (0, np.zeros(3)),
         "argument 0 cannot be a float32 array of 1 axes .read-only.": (0, read_only),
         "argument 0 cannot be a list": (0, [0.0] * 3),
+        "argument 1 cannot be a NoneType": (1, None),
+        "argument 5 cannot be a int": (5, 7),
         "argument 4 cannot be a float32 array of 2 axes": (4, np.ones((1, 3), F32)),
         "argument 4 cannot be a float32 array of 1 axes .not contiguous.": (
             4,
