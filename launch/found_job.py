@@ -91,7 +91,7 @@ def found_job(job: str, cluster: str | None, asker: JobAsker) -> Iterator[FoundJ
         ConfigurationError: There is no such job.
         PeerLostError: Its chief does not answer.
     """
-    cluster = cluster or _cluster_of_name(job)
+    cluster = cluster or cluster_of_name(job)
     if cluster is not None:
         service = annexes.the("standing_cluster", "service", "--cluster")
         with service.chief_of_job(job, cluster, asker.settings) as (_, address):
@@ -105,8 +105,12 @@ def found_job(job: str, cluster: str | None, asker: JobAsker) -> Iterator[FoundJ
         yield FoundJob(asker.ask(job), job)
 
 
-def _cluster_of_name(job: str) -> str | None:
-    """Find the cluster of a job that was named without one; None: it is a folder or an address."""
+def cluster_of_name(job: str) -> str | None:
+    """Find the cluster of a job that was named without one; None: it is a folder or an address.
+
+    Raises:
+        ConfigurationError: It is neither, and the environment names no cluster.
+    """
     if Path(job).is_dir() or ":" in job:
         return None
     if cluster := read_environment(CLUSTER_VARIABLE):
@@ -124,17 +128,28 @@ def job_in_folder(folder: str, asker: JobAsker) -> FoundJob:
     Raises:
         ConfigurationError: None has begun there.
     """
-    from ..worker.lead.status import read_status
     from .screen.status_table import chief_address
 
-    written = read_status(folder)
-    if written is None:
-        raise ConfigurationError(f"{folder} holds no status.json: no job has begun there")
+    written = written_status(folder)
     if written.phase.is_over:
         return FoundJob(written, folder=folder)
     address = chief_address(written)
     status = asker.try_to_ask(address)
     return FoundJob(written if status is None else status, address if status else "", folder)
+
+
+def written_status(folder: str) -> "JobStatus":
+    """Read the status that the last job of a model directory has written there.
+
+    Raises:
+        ConfigurationError: None has begun there.
+    """
+    from ..worker.lead.status import read_status
+
+    written = read_status(folder)
+    if written is None:
+        raise ConfigurationError(f"{folder} holds no status.json: no job has begun there")
+    return written
 
 
 def no_answer(found: FoundJob) -> PeerLostError:

@@ -9,13 +9,13 @@ from typing import Any
 
 from ...client.chief.calls import ChiefClient
 from ...core import annexes
-from ...core.errors import ConfigurationError, PeerLostError
+from ...core.errors import PeerLostError
 from ...core.outside_text import read_json
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...launch.found_job import cluster_of_name, written_status
 from ...launch.options import chief_client
 from ...launch.screen.status_table import chief_address
-from ...worker.lead.status import read_status
 
 _CALL_S = 5.0
 _LOOK_S = 0.1
@@ -83,18 +83,12 @@ def address_of(job: str) -> str:
     """Find the address of the chief of a job that a user has named by it, or by a folder.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: No job has begun in the folder.
+        PeerLostError: Its job is over.
     """
     if not Path(job).is_dir():
-        if ":" in job:
-            return job
-        raise ConfigurationError(
-            f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the "
-            "HOST:PORT of the chief, or the model directory of the job"
-        )
-    status = read_status(job)
-    if status is None:
-        raise ConfigurationError(f"{job} holds no status.json: no job has begun there")
+        return job
+    status = written_status(job)
     if status.phase.is_over:
         raise PeerLostError(f"the job of {job} is over; `ropewalk report {job}` says what is left")
     return chief_address(status)
@@ -106,9 +100,15 @@ def chief_of(job: str, cluster: str | None, settings: Settings) -> Iterator[Chie
 
     Args:
         job: HOST:PORT, a model directory, or a job of ``cluster``.
-        cluster: Address of the chief of a standalone cluster; None: it is of none.
+        cluster: Address of the chief of a standalone cluster; None: that of the environment, for
+            a name.
         settings: Settings of the caller.
+
+    Raises:
+        ConfigurationError: There is no such job.
+        PeerLostError: It is over.
     """
+    cluster = cluster or cluster_of_name(job)
     with contextlib.ExitStack() as opened:
         if cluster is None:
             address = address_of(job)
