@@ -2,6 +2,7 @@
 
 import platform
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from importlib import metadata
 
 from .errors import ProtocolMismatchError
@@ -28,6 +29,7 @@ def package_version() -> str:
         return "source tree"  # PYTHONPATH=src, not installed
 
 
+@cache  # every greeting carries them, and metadata is a file that is parsed: 3 ms
 def own_versions() -> Versions:
     """Return the versions of this process."""
     return Versions(

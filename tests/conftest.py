@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from helpers import ambient, failures, gpus, processes, tools
 from helpers.calls import Calls
-from helpers.fork_server import FORKING
+from helpers.fork_server import FORKING, OF_RUN, SERVER
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
 from ropewalk.core import annexes
@@ -143,6 +143,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def _missing(names: Iterable[str]) -> list[str]:
     """Annexes that were taken out, of these."""
     return sorted(set(names) - set(annexes.installed()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Load what processes need once for all workers of the run."""
+    os.environ[OF_RUN] = SERVER.address()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from helpers.fork_server import ADDRESS, ROOT, Forked
+from helpers import fork_server
+from helpers.fork_server import ADDRESS, FAMILY, OF_RUN, ROOT, SERVER, Forked, ForkServer
 from helpers.waiting import scaled, wait_until
 
 SHOWS = """
@@ -108,6 +109,24 @@ def test_forks_share_nothing_that_was_drawn_at_random() -> None:
             said.append(process.communicate(timeout=scaled(20))[0].split())
     assert said[0][1] != said[1][1]
     assert said[0][0] != said[1][0]
+
+
+def test_each_worker_of_a_run_has_a_server_whose_forks_are_of_its_family(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(OF_RUN, SERVER.address())
+    monkeypatch.delenv(ADDRESS, raising=False)
+    monkeypatch.setattr(fork_server, "family", lambda: "0000000007")
+    server = ForkServer()
+    command = [sys.executable, "-c", "print(open('/proc/self/environ').read())"]
+    with Forked(command, address=server.address(), stdout=subprocess.PIPE, text=True) as process:
+        shown = process.communicate(timeout=scaled(20))[0]
+    assert f"{FAMILY}=0000000007" in shown.split("\0")
+    assert server.pid is not None
+    its_own = Path(f"/proc/{server.pid}")
+    assert its_own.exists()
+    server.close()
+    wait_until(lambda: not its_own.exists(), 20, "the end of the server")
 
 
 def test_a_fork_ends_with_the_tests_also_where_these_are_killed() -> None:

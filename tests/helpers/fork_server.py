@@ -33,6 +33,7 @@ import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,14 +41,17 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "TEST_FORK_SERVER"  # in the environment of forked processes, which may start others
+OF_RUN = "TEST_FORK_SERVER_OF_RUN"  # where the server of all workers of the run listens
 FAMILY = "TEST_FORK_FAMILY"  # what /proc shows for the server and every fork: whose server it is
 
 _LIBRARIES = (
-    "ml_dtypes", "numpy", "grpc", "google.rpc.status_pb2", "grpc_health.v1.health",
-    "hpack",
-    "pydantic", "click", "rich.console", "rich.table", "tenacity", "optree", "safetensors.numpy",
-    "fsspec", "sklearn.datasets", "llvmlite.binding",
+    "ml_dtypes", "numpy", "grpc", "grpc._channel", "google.rpc.status_pb2",
+    "grpc_health.v1.health", "hpack", "encodings.idna",
+    "pydantic", "pydantic.type_adapter", "pydantic.dataclasses", "click", "rich.console",
+    "rich.table", "tenacity", "optree", "safetensors.numpy", "fsspec", "sklearn.datasets",
+    "llvmlite.binding",
 )  # fmt: skip
+_SERVER = str(Path(__file__))  # as a command
 # What a task, a command or a program may load; not what loads a framework, nor tests' own tools.
 _NOT_OURS = ("ropewalk.annexes.estimator", "ropewalk.testing", "ropewalk.__main__")
 _END_ORDERLY = ("ropewalk.", "logging", "weakref", "multiprocessing")
@@ -62,7 +66,11 @@ _MS_BIND, _MS_PRIVATE_ALL = 0x1000, 0x44000
 
 
 class ForkServer:
-    """The server, started when it is first needed and ended with this process."""
+    """The server, started when it is first needed and ended with this process.
+
+    The workers of a run have one each, so that a worker knows its processes: a fork of the server
+    of the run, which alone loads the libraries.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,8 +88,10 @@ class ForkServer:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(self._address)
                 listener.listen(64)
-                self._process = subprocess.Popen(
-                    [sys.executable, str(Path(__file__)), str(listener.fileno())],
+                of_run = os.environ.get(OF_RUN)
+                kind = partial(Forked, address=of_run) if of_run else subprocess.Popen
+                self._process = kind(
+                    [sys.executable, _SERVER, str(listener.fileno())],
                     stdin=subprocess.PIPE,  # at its end, the server ends
                     env=_server_environment(),
                     pass_fds=[listener.fileno()],
@@ -120,11 +130,16 @@ class ForkServer:
 SERVER = ForkServer()
 
 
+def family() -> str:
+    """The family of the forks of this process: always as long, to be written over another."""
+    return f"{os.getpid():010}"
+
+
 def _server_environment() -> dict[str, str]:
     foreign = ("ROPEWALK_", "TEST_")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
-        FAMILY: str(os.getpid()),
+        FAMILY: family(),
         "PYTHONPATH": str(ROOT / "src"),
         # As in tasks that the launcher starts; BLAS reads them when it is loaded.
         "OMP_NUM_THREADS": "1",
@@ -145,12 +160,18 @@ class Forked(subprocess.Popen[Any]):
     Args:
         host: A machine's name, and the file that is its ``/etc/hosts``, for this process and those
             that it starts.
+        address: The server's, if it is not the one of this process.
     """
 
     def __init__(
-        self, *arguments: Any, host: tuple[str, str] | None = None, **options: Any
+        self,
+        *arguments: Any,
+        host: tuple[str, str] | None = None,
+        address: str | None = None,
+        **options: Any,
     ) -> None:
         self._host = host
+        self._address = address
         super().__init__(*arguments, **options)
 
     # The names below are those of CPython's Popen, whose every other method works on top of them.
@@ -169,7 +190,7 @@ class Forked(subprocess.Popen[Any]):
             given if given != -1 else own
             for given, own in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2))
         ]
-        address = SERVER.address()
+        address = self._address or SERVER.address()
         request = {
             "command": command[1:],
             "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
@@ -290,6 +311,7 @@ def _load() -> _Draws:
         with draws.watched():
             _load_ours()
     draws.find()
+    importlib.import_module("ropewalk.core.versions").own_versions()  # it keeps them
     tasks = os.listdir("/proc/self/task")
     assert len(tasks) == threading.active_count() == 1, "a fork has one thread; so must the server"
     gc.collect()
@@ -502,11 +524,28 @@ def _open_streams(unbuffered: bool) -> None:
 
 
 def _main() -> None:
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    sources: list[Any] = [0, listener]
+    if 0 in select.select(sources, [], [])[0]:
+        return  # nobody needs it any more
     draws = _load()
-    command = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if command is not None:
-        draws.draw_anew()
-        _end(_run_to_the_end(command))
+    command = _serve(listener)
+    while command is not None and command[0] == _SERVER:
+        _show_family(os.environ[FAMILY])
+        command = _serve(socket.socket(fileno=int(command[1])))
+    if command is None:
+        os._exit(0)  # without freeing what others share
+    draws.draw_anew()
+    _end(_run_to_the_end(command))
+
+
+def _show_family(name: str) -> None:
+    """Write it over the one in the memory that ``/proc`` shows as the environment of this process
+    and its forks.
+    """
+    begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    at = ctypes.string_at(begin, end - begin).index(f"{FAMILY}=".encode()) + len(FAMILY) + 1
+    ctypes.memmove(begin + at, name.encode(), len(name))
 
 
 def _run_to_the_end(command: list[str]) -> int:

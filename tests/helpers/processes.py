@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .fork_server import FAMILY, SERVER, Forked
+from .fork_server import FAMILY, SERVER, Forked, family
 from .waiting import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def marked(mark: str) -> dict[int, dict[str, str]]:
     forked = SERVER.environments()
     found = {pid: each for pid, each in forked.items() if each.get(MARK) == mark}
     # Forks of forks show the server's environment, and are of this test: it is the only one here.
-    wanted = {f"{MARK}={mark}".encode(), f"{FAMILY}={os.getpid()}".encode()}
+    wanted = {f"{MARK}={mark}".encode(), f"{FAMILY}={family()}".encode()}
     for path in Path("/proc").glob("[0-9]*/environ"):
         pid = int(path.parent.name)
         if pid in forked or pid == SERVER.pid:

@@ -8,7 +8,14 @@ import pytest
 
 from helpers.calls import Calls
 from ropewalk.core.errors import ProtocolMismatchError
-from ropewalk.core.versions import PROTOCOL, Versions, check_caller, check_protocol, own_versions
+from ropewalk.core.versions import (
+    PROTOCOL,
+    Versions,
+    check_caller,
+    check_protocol,
+    own_versions,
+    package_version,
+)
 
 OURS = Versions(protocol=1, ropewalk="0.1.0", python="3.11.7", numpy="2.1.0")
 
@@ -52,4 +59,4 @@ def test_a_source_tree_that_is_not_installed_says_so(calls: Calls) -> None:
             raise importlib.metadata.PackageNotFoundError(name)
 
     calls.before(importlib.metadata, "version", lack)
-    assert own_versions().ropewalk == "source tree"
+    assert package_version() == "source tree"
