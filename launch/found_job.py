@@ -1,10 +1,10 @@
 """A job that a command is asked about: by address, model directory, or its name on a cluster."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..core import annexes
 from ..core.errors import (
@@ -78,6 +78,71 @@ class FoundJob:
     folder: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """A job as its cluster lists it.
+
+    Attributes:
+        id: Name by which the cluster finds it.
+        state: State of it, in the cluster's words.
+        tasks: Number of its tasks, for people.
+        owner: Who has begun it; empty: the cluster does not know.
+        began: Time at which it began. Unit: seconds since the epoch; 0: not yet.
+        ended: Time at which it ended; 0: it has not.
+        why: Why it waits, or how it ended; empty: there is nothing to say.
+        folder: Model directory, as its tasks have it; empty: it has none, or it is not known.
+    """
+
+    id: str
+    state: str
+    tasks: str = ""
+    owner: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+    why: str = ""
+    folder: str = ""
+
+
+class ClusterJobs(Protocol):
+    """The jobs of a cluster. Thread-safe.
+
+    Attributes:
+        where: The cluster, for people.
+    """
+
+    where: str
+
+    def jobs(self) -> list[ListedJob]:
+        """List all jobs that the cluster still knows, the oldest first.
+
+        Raises:
+            PeerLostError: The cluster does not answer.
+        """
+
+    def way_to(self, job: str) -> AbstractContextManager[str]:
+        """Open the way to the chief of a job, until the block ends; gives its address.
+
+        Args:
+            job: Id or name of the job.
+
+        Raises:
+            ConfigurationError: The job has no chief: it waits, or has ended.
+            RefusedError: There is no such job.
+        """
+
+
+def jobs_of_cluster(cluster: str, settings: Settings) -> AbstractContextManager[ClusterJobs]:
+    """Open a standing cluster for a look at its jobs, until the block ends.
+
+    Args:
+        cluster: Address of its gateway, HOST:PORT.
+        settings: Credentials of the caller.
+    """
+    service = annexes.the("cluster_jobs", "service", "--cluster")
+    opened: AbstractContextManager[ClusterJobs] = service.jobs_of_cluster(cluster, settings)
+    return opened
+
+
 @contextmanager
 def found_job(job: str, cluster: str | None, asker: JobAsker) -> Iterator[FoundJob]:
     """Find the job of an argument; a way to it that leads through a cluster is open until the end.
@@ -93,8 +158,7 @@ def found_job(job: str, cluster: str | None, asker: JobAsker) -> Iterator[FoundJ
     """
     cluster = cluster or cluster_of_name(job)
     if cluster is not None:
-        service = annexes.the("standing_cluster", "service", "--cluster")
-        with service.chief_of_job(job, cluster, asker.settings) as (_, address):
+        with jobs_of_cluster(cluster, asker.settings) as jobs, jobs.way_to(job) as address:
             yield FoundJob(asker.ask(address), address)
     elif Path(job).is_dir():
         found = job_in_folder(job, asker)

@@ -10,16 +10,14 @@ from ...cluster.job.job import Job
 from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...launch.found_job import FoundJob, JobAsker
-from ...net.auth.credentials import is_loopback
 from ...worker.lead.companions import LedJob
-from .serving import ServedPage
+from .serving import own_page
 from .settings import DashboardSettings
 from .watched_job import WatchedJob
 
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
-_EVERYWHERE = "0.0.0.0"  # noqa: S104 - with a certificate, or asked for
 
 
 class ChiefsPage:
@@ -62,15 +60,9 @@ class ChiefsPage:
     def _serve(self) -> None:
         asker = JobAsker(self._settings, _ANSWER_S)
         port = DashboardSettings.of(self._settings).dashboard_port
-        name = self._address.rpartition(":")[0]
-        settings = self._settings
-        is_open = settings.insecure or bool(settings.tls_cert and settings.tls_key)
-        bind = _EVERYWHERE if is_open and not is_loopback(name) else "127.0.0.1"
         try:
             job = WatchedJob(FoundJob(asker.ask(self._address), self._address), asker)
-            page = ServedPage(
-                job, settings, bind, port, _say, name if bind == _EVERYWHERE else bind
-            )
+            page = own_page(job, self._settings, self._address.rpartition(":")[0], port, _say)
         except (RopewalkError, OSError) as error:
             log.warning("the page is not served at port %d: %s", port, error)
             return

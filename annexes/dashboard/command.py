@@ -1,18 +1,16 @@
-"""``ropewalk dashboard``: the page of a job in a browser."""
+"""``ropewalk dashboard``: the page of a job, or of a cluster's jobs, in a browser."""
 
 import errno
-from contextlib import closing
 from typing import Any
 
 import click
 
 from ...core.errors import ConfigurationError
-from ...core.settings import CLUSTER_VARIABLE
 from ...launch.found_job import JobAsker
 from ...launch.options import caller_options, is_said, take_settings
 from ...launch.screen.plain import echo
 from .before_start import require_server
-from .choosing import chosen_job
+from .cluster_option import cluster_option
 
 _PORT = 8470
 _ANSWER_S = 5.0
@@ -20,12 +18,7 @@ _ANSWER_S = 5.0
 
 @click.command("dashboard")
 @click.argument("job", required=False)
-@click.option(
-    "--cluster",
-    metavar="HOST:PORT",
-    help="The chief of a standalone cluster, of which JOB is a job. A JOB that is neither an "
-    f"address nor a folder is looked for at the cluster of {CLUSTER_VARIABLE}.",
-)
+@cluster_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -47,23 +40,24 @@ def dashboard_command(
 ) -> None:
     """Serve the page of the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
 
-    Also of one that is over. Without JOB: of your job whose chief runs on this machine. The link
-    that is printed works once, for one browser; another one follows it. Ctrl-C ends it.
+    Also of one that is over. Without JOB: of all jobs of --cluster, or of your job whose chief runs
+    on this machine. The link that is printed works once, for one browser; another one follows it.
+    Ctrl-C ends it.
     """
     require_server()
+    from .choosing import chosen
     from .serving import ServedPage
-    from .watched_job import WatchedJob
 
     asker = JobAsker(take_settings(flags), _ANSWER_S)
-    with chosen_job(job, cluster, asker) as found, closing(WatchedJob(found, asker)) as watched:
+    with chosen(job, cluster, asker) as shown:
         try:
-            page = ServedPage(watched, asker.settings, bind, port, _say)
+            page = ServedPage(shown, asker.settings, bind, port, _say)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or is_said("port"):
                 raise ConfigurationError(
                     f"the page cannot be served at {bind}:{port}: {error.strerror or error}"
                 ) from error
-            page = ServedPage(watched, asker.settings, bind, 0, _say)
+            page = ServedPage(shown, asker.settings, bind, 0, _say)
         page.run()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
@@ -18,14 +19,16 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ...core.errors import LimitExceededError, RopewalkError
 from .doors import Doors
 from .feed import Feed
 from .folder_views import checkpoints, log_lines
 from .history_file import past_json
+from .watched_cluster import MOST_JOBS, WatchedCluster
 from .watched_job import WatchedJob
 
 log = logging.getLogger(__name__)
@@ -83,30 +86,121 @@ _REFUSAL = PlainTextResponse(
 )
 
 
-class Page:
-    """The page of one job, as an application of ASGI.
+class JobViews:
+    """What the page shows of one job: its index, and what that asks for, below one path.
 
     Args:
         job: The job.
-        port: Port at which it is served, which names its cookie: browsers do not tell ports apart.
-        on_open: Called with the next link's path when a link was used.
     """
 
-    def __init__(self, job: WatchedJob, port: int, on_open: Callable[[str], None]) -> None:
+    def __init__(self, job: WatchedJob) -> None:
         self._job = job
-        self._on_open = on_open
-        self._cookie = _COOKIE.format(port=port)
-        self.doors = Doors()
         self.feed = Feed(job)
-        routes = [
-            Route("/", self._index),
-            Route("/open", self._open),
+        self.routes = [
+            Route("/", _file("index.html")),
             Route("/api/job", _in_thread(self._job_now)),
             Route("/api/history", _in_thread(self._history)),
             Route("/api/news", self._news),
             Route("/api/logs", _in_thread(self._logs)),
             Route("/api/checkpoints", _in_thread(self._checkpoints)),
+        ]
+        self.app: ASGIApp = Router(self.routes)
+
+    def close(self) -> None:
+        """Let the pages go that are open."""
+        self.feed.close()
+
+    def _job_now(self, _: Request) -> Any:
+        return self._job.look().as_json()
+
+    def _history(self, _: Request) -> Any:
+        return past_json(self._job.history())
+
+    def _logs(self, request: Request) -> Any:
+        return log_lines(self._job.folder, request.query_params.get("after", ""))
+
+    def _checkpoints(self, _: Request) -> Any:
+        return {"folder": self._job.folder, "checkpoints": checkpoints(self._job.folder)}
+
+    async def _news(self, _: Request) -> Response:
+        if self.feed.is_full:
+            return PlainTextResponse("too many pages are open; close some\n", 503, _NO_STORE)
+        return StreamingResponse(self.feed.news(), 200, _NO_STORE, "text/event-stream")
+
+
+class ClusterViews:
+    """What the page shows of a cluster: the list of its jobs, and each of them below its name.
+
+    Args:
+        cluster: The cluster.
+    """
+
+    def __init__(self, cluster: WatchedCluster) -> None:
+        self._cluster = cluster
+        self._opening = anyio.Lock()
+        self._open: dict[str, JobViews] = {}
+        self.routes = [
+            Route("/", _file("jobs.html")),
+            Route("/api/jobs", _in_thread(lambda _: cluster.look())),
+            Mount("/job/{job}", self._of_job),
+        ]
+
+    def close(self) -> None:
+        """Let the pages go that are open."""
+        for views in self._open.values():
+            views.close()
+
+    async def _of_job(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["job"]
+        try:
+            views = self._open.get(name) or await self._open_job(name)
+        except RopewalkError as error:
+            app: ASGIApp = PlainTextResponse(f"{error.message}\n", 404, _NO_STORE)
+        else:
+            app = views.app
+        await app(scope, receive, send)
+
+    async def _open_job(self, name: str) -> JobViews:
+        async with self._opening:  # a page that opens asks for several things at once
+            if name not in self._open:
+                await self._make_room()
+                self._open[name] = JobViews(
+                    await anyio.to_thread.run_sync(self._cluster.open, name)
+                )
+            return self._open[name]
+
+    async def _make_room(self) -> None:
+        """Close the oldest jobs that no page shows, if there are as many as can be."""
+        idle = [name for name, views in self._open.items() if not views.feed.is_looking]
+        for name in idle[: max(0, len(self._open) - MOST_JOBS + 1)]:
+            self._open.pop(name).close()
+            await anyio.to_thread.run_sync(self._cluster.close_job, name)
+        if len(self._open) >= MOST_JOBS:
+            raise LimitExceededError(
+                f"pages of {MOST_JOBS} jobs are open, as many as can be; close one of them"
+            )
+
+
+class Page:
+    """The page of a job or a cluster, as an application of ASGI.
+
+    Args:
+        views: What it shows.
+        port: Port at which it is served, which names its cookie: browsers do not tell ports apart.
+        on_open: Called with the next link's path when a link was used.
+    """
+
+    def __init__(
+        self, views: JobViews | ClusterViews, port: int, on_open: Callable[[str], None]
+    ) -> None:
+        self.views = views
+        self._on_open = on_open
+        self._cookie = _COOKIE.format(port=port)
+        self.doors = Doors()
+        routes = [
+            Route("/open", self._open),
             Mount("/static", StaticFiles(directory=_STATIC)),
+            *views.routes,
         ]
         guard = Middleware(_Guard, doors=self.doors, cookie=self._cookie)
         self.app = Starlette(routes=routes, middleware=[guard])
@@ -128,25 +222,14 @@ class Page:
         answer.set_cookie(self._cookie, cookie, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    async def _index(self, _: Request) -> Response:
-        return FileResponse(_STATIC / "index.html", headers=_NO_STORE)
 
-    def _job_now(self, _: Request) -> Any:
-        return self._job.look().as_json()
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    """Make an endpoint of a file of ours."""
 
-    def _history(self, _: Request) -> Any:
-        return past_json(self._job.history())
+    async def endpoint(_: Request) -> Response:
+        return FileResponse(_STATIC / name, headers=_NO_STORE)
 
-    def _logs(self, request: Request) -> Any:
-        return log_lines(self._job.folder, request.query_params.get("after", ""))
-
-    def _checkpoints(self, _: Request) -> Any:
-        return {"folder": self._job.folder, "checkpoints": checkpoints(self._job.folder)}
-
-    async def _news(self, _: Request) -> Response:
-        if self.feed.is_full:
-            return PlainTextResponse("too many pages are open; close some\n", 503, _NO_STORE)
-        return StreamingResponse(self.feed.news(), 200, _NO_STORE, "text/event-stream")
+    return endpoint
 
 
 def _in_thread(answer: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -164,13 +247,13 @@ def _in_thread(answer: Callable[[Request], Any]) -> Callable[[Request], Awaitabl
 class _Server(uvicorn.Server):  # type: ignore[misc]
     """A server whose end does not wait for pages that are open."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(self, config: uvicorn.Config, page: Page) -> None:
         super().__init__(config)
-        self._feed = feed
+        self._page = page
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Let all pages go, then end."""
-        self._feed.close()
+        self._page.views.close()
         await super().shutdown(sockets)
 
 
@@ -194,4 +277,4 @@ def new_server(page: Page, certificate: tuple[str, str] | None) -> uvicorn.Serve
         ssl_keyfile=key,
         ws="none",
     )
-    return _Server(config, page.feed)
+    return _Server(config, page)

@@ -1,4 +1,4 @@
-"""The page of a job at an address of this machine, in this thread or in one of its own."""
+"""The page of a job or a cluster at an address of this machine, in this thread or its own."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,12 +8,13 @@ from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
 from ...net.auth.credentials import is_loopback
 from ...net.sockets import listen_tcp
-from .feed import Feed
-from .server import Page, new_server
+from .server import ClusterViews, JobViews, Page, new_server
+from .watched_cluster import WatchedCluster
 from .watched_job import WatchedJob
 
 _BACKLOG = 64
 _END_S = 5.0
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - with a certificate, or asked for
 
 
 def certificate_of(settings: Settings, host: str) -> tuple[str, str] | None:
@@ -37,11 +38,36 @@ def certificate_of(settings: Settings, host: str) -> tuple[str, str] | None:
     )
 
 
-class ServedPage:
-    """The page of a job, served at an address.
+def own_page(
+    shown: WatchedJob | WatchedCluster,
+    settings: Settings,
+    name: str,
+    port: int,
+    say: Callable[[str, str], None],
+) -> "ServedPage":
+    """Make the page of a daemon that other machines reach: on loopback, if it has no certificate.
 
     Args:
-        job: The job.
+        shown: The job or the cluster.
+        settings: The daemon's.
+        name: Host by which others reach the daemon.
+        port: Port of the page.
+        say: As in :class:`ServedPage`.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    is_open = settings.insecure or bool(settings.tls_cert and settings.tls_key)
+    if is_open and not is_loopback(name):
+        return ServedPage(shown, settings, _EVERYWHERE, port, say, name)
+    return ServedPage(shown, settings, "127.0.0.1", port, say)
+
+
+class ServedPage:
+    """The page of a job or a cluster, served at an address.
+
+    Args:
+        shown: The job or the cluster.
         settings: Settings with the certificate for a page that other machines reach.
         host: Address or name of this machine.
         port: 0: any free one.
@@ -55,7 +81,7 @@ class ServedPage:
 
     def __init__(
         self,
-        job: WatchedJob,
+        shown: WatchedJob | WatchedCluster,
         settings: Settings,
         host: str,
         port: int,
@@ -65,17 +91,13 @@ class ServedPage:
         certificate = certificate_of(settings, host)
         self._socket = listen_tcp(host, port, _BACKLOG)
         self.port: int = self._socket.getsockname()[1]
-        shown = name or (f"[{host}]" if ":" in host else host)
-        self.address = f"{'https' if certificate else 'http'}://{shown}:{self.port}"
-        self._page = Page(job, self.port, lambda path: say("next", self.address + path))
+        name = name or (f"[{host}]" if ":" in host else host)
+        self.address = f"{'https' if certificate else 'http'}://{name}:{self.port}"
+        self.views = JobViews(shown) if isinstance(shown, WatchedJob) else ClusterViews(shown)
+        self._page = Page(self.views, self.port, lambda path: say("next", self.address + path))
         self._server = new_server(self._page, certificate)
         self._thread = new_thread("dashboard", self._run, failed=nobody_waits)
         say("first", self.address + self._page.link)
-
-    @property
-    def feed(self) -> Feed:
-        """News of the job."""
-        return self._page.feed
 
     def run(self) -> None:
         """Serve until Ctrl-C."""

@@ -11,6 +11,7 @@ from ...cluster.spec import PS
 from ...core.step_times import PARTS, StepTimes
 from ...core.task import State, TaskId
 from ...core.terminal import terminal_line
+from ...launch.found_job import ListedJob
 from ...launch.screen.status_table import human_bytes, human_seconds, metrics_text
 
 if TYPE_CHECKING:
@@ -135,6 +136,27 @@ def _short(seconds: float) -> str:
     if not seconds:
         return ""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+JOBS = ("job", "state", "tasks", "for", "owner", "why")
+
+
+def job_rows(jobs: Sequence[ListedJob], now: float) -> list[list[Cell]]:
+    """Make a row of each job of a cluster.
+
+    Args:
+        jobs: The jobs, in their order.
+        now: Unit: seconds since the epoch.
+    """
+    return [_job_row(job, now) for job in jobs]
+
+
+def _job_row(job: ListedJob, now: float) -> list[Cell]:
+    took_s = (job.ended or now) - job.began if job.began else 0.0
+    took = Cell(took_s, human_seconds(max(0.0, took_s)) if job.began else "")
+    texts = (job.tasks, job.owner, job.why)
+    tasks, owner, why = (Cell(text, terminal_line(text)) for text in texts)
+    return [Cell(job.id, job.id), Cell(job.state, job.state), tasks, took, owner, why]
 
 
 def sort(rows: Sequence[list[Cell]], column: int, *, down: bool) -> list[list[Cell]]:

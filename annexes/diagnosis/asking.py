@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...client.chief.calls import ChiefClient
-from ...core import annexes
 from ...core.errors import PeerLostError
 from ...core.outside_text import read_json
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...launch.found_job import cluster_of_name, written_status
+from ...launch.found_job import cluster_of_name, jobs_of_cluster, written_status
 from ...launch.options import chief_client
 from ...launch.screen.status_table import chief_address
 
@@ -113,6 +112,6 @@ def chief_of(job: str, cluster: str | None, settings: Settings) -> Iterator[Chie
         if cluster is None:
             address = address_of(job)
         else:
-            service = annexes.the("standing_cluster", "service", "--cluster")
-            _, address = opened.enter_context(service.chief_of_job(job, cluster, settings))
+            jobs = opened.enter_context(jobs_of_cluster(cluster, settings))
+            address = opened.enter_context(jobs.way_to(job))
         yield opened.enter_context(chief_client(address, settings))

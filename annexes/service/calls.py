@@ -44,6 +44,7 @@ class JobView:
         nodes: The node of each task.
         warnings: Differences between the driver and the cluster that may matter, as of the
             submission.
+        model_dir: Folder of its checkpoints, as its tasks have it; empty: it saves none.
     """
 
     id: str
@@ -61,6 +62,7 @@ class JobView:
     program: tuple[str, ...]
     digest: str
     warnings: tuple[str, ...] = ()
+    model_dir: str = ""
 
     @property
     def has_ended(self) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 import click
 from rich.table import Table
@@ -11,6 +11,7 @@ from ...cluster.spec import CHIEF
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import describe_exit
 from ...core.settings import CLUSTER_VARIABLE, Settings
+from ...launch.found_job import ListedJob
 from ...launch.options import driver
 from ...launch.screen.display import new_table
 from .calls import GatewayClient, JobView, NodeView, routes_to
@@ -82,10 +83,62 @@ def result_table(job: JobView) -> Table:
     return table
 
 
+class GatewayJobs:
+    """The jobs of a cluster. See :class:`~ropewalk.launch.found_job.ClusterJobs`.
+
+    Args:
+        client: Asks the gateway.
+        by_routes: Whether tasks are reached through the gateway, as from machines outside.
+    """
+
+    def __init__(self, client: GatewayClient, *, by_routes: bool = True) -> None:
+        self.where = client.address
+        self._client = client
+        self._by_routes = by_routes
+
+    def jobs(self) -> list[ListedJob]:
+        """List all jobs that the gateway still knows, the oldest first."""
+        return [_listed(job) for job in self._client.jobs()[0]]
+
+    @contextmanager
+    def way_to(self, job: str) -> Iterator[str]:
+        """Open the way to the chief of a job, until the block ends; gives its address."""
+        job_view = self._client.follow(job, 0, wait_s=0, drives=False).job
+        if CHIEF not in job_view.cluster or job_view.has_ended:
+            raise ConfigurationError(f"{how_it_stands(job_view)}: it has no chief to ask")
+        with routes_to(self._client, job_view) if self._by_routes else nullcontext():
+            yield job_view.cluster[CHIEF][0]
+
+
+def _listed(job: JobView) -> ListedJob:
+    running = sum(code is None for code in job.tasks.values())
+    return ListedJob(
+        job.id,
+        job.state,
+        f"{running} of {len(job.tasks)}" if job.tasks else "",
+        job.owner,
+        job.started,
+        job.ended,
+        job.reason or (describe_exit(job.exit_code) if job.has_ended else ""),
+        job.model_dir,
+    )
+
+
+@contextmanager
+def jobs_of_cluster(cluster: str, settings: Settings) -> Iterator[GatewayJobs]:
+    """Open a cluster for a look at its jobs, from outside, until the block ends.
+
+    Args:
+        cluster: Address of its gateway, host:port.
+        settings: Credentials and deadlines.
+    """
+    with cluster_client(cluster, settings) as client:
+        yield GatewayJobs(client)
+
+
 @contextmanager
 def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[GatewayClient, str]]:
-    """Open the cluster's gateway, and find the address of the job's chief, which is reached through
-    it.
+    """Open the cluster's gateway, and the way to the chief of a job, until the block ends.
 
     Args:
         job: Id or name of the job.
@@ -96,9 +149,5 @@ def chief_of_job(job: str, cluster: str, settings: Settings) -> Iterator[tuple[G
         ConfigurationError: The job has no chief: it waits for its nodes, or has ended.
         RefusedError: There is no such job.
     """
-    with cluster_client(cluster, settings) as client:
-        job_view = client.follow(job, 0, wait_s=0, drives=False).job
-        if CHIEF not in job_view.cluster or job_view.has_ended:
-            raise ConfigurationError(f"{how_it_stands(job_view)}: it has no chief to ask")
-        with routes_to(client, job_view):
-            yield client, job_view.cluster[CHIEF][0]
+    with cluster_client(cluster, settings) as client, GatewayJobs(client).way_to(job) as address:
+        yield client, address

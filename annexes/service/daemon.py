@@ -6,10 +6,12 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from ...cluster.access import Leadership
 from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.spec import CHIEF, EVALUATOR, PS, WORKER
+from ...core import annexes
 from ...core.errors import ConfigurationError, said_of
 from ...core.exit_codes import ExitCode
 from ...core.files.temporary import TemporaryFolder
@@ -26,6 +28,7 @@ from ...telemetry.catalogue import NODE_TASKS, Sample
 from ...telemetry.task_metrics import task_samples
 from ...worker.process.probes import Probes
 from ...worker.process.surroundings import check_limits, handle_signals
+from .chief_of_job import GatewayJobs, cluster_client
 from .node import NodeAgent
 from .servicer import SERVICE, TICK_S, GatewayServicer
 from .settings import ServiceSettings
@@ -182,11 +185,20 @@ def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[
         max_ps_bytes=settings.max_ps_bytes,
     )
     gateway = GatewayServer(task, table, settings)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(gateway.stop)
         gateway.start(address)
+        own = f"{address.rpartition(':')[0]}:{gateway.port}"
+        for module in annexes.at("beside_gateway"):
+            stack.enter_context(module.beside(own, partial(_own_jobs, own, settings), settings))
         yield gateway
-    finally:
-        gateway.stop()
+
+
+@contextlib.contextmanager
+def _own_jobs(address: str, settings: Settings) -> Iterator[GatewayJobs]:
+    """Open the jobs of the gateway of this process, whose tasks it reaches by itself."""
+    with cluster_client(address, settings) as client:
+        yield GatewayJobs(client, by_routes=False)
 
 
 def _run_node(

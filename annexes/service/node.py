@@ -18,7 +18,8 @@ from ...core.files.temporary import TemporaryFolder
 from ...core.process.log_records import RareLog
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
-from ...core.settings import Settings
+from ...core.setting_groups import Concern
+from ...core.settings import Settings, settings_of
 from ...core.task import TaskId
 from ...core.versions import own_versions
 from ...core.wire import codec
@@ -419,7 +420,8 @@ def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[st
     """Collect the variables of a task: the settings of the daemon, with what its job has
     instead.
     """
-    of_daemon = process_settings(settings, model_dir="", standalone=False)
+    gateways = {name: Settings.model_fields[name].default for name in settings_of(Concern.GATEWAY)}
+    of_daemon = process_settings(settings, model_dir="", standalone=False, **gateways)
     of_job = {f"ROPEWALK_{name.upper()}": value for name, value in start.settings.items()}
     return process_environment(of_daemon, start.tf_config, own=of_job, user={})
 

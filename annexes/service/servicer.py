@@ -375,6 +375,7 @@ class GatewayServicer:
             detached=asked.detached,
             digest=asked.digest,
             program=asked.program,
+            model_dir=self._table.model_dir_of(job),
         )
 
 

@@ -391,9 +391,13 @@ class JobTable:
 
     def _settings_of(self, job: StandaloneJob) -> dict[str, str]:
         own = {"job_id": self._job_id or job.id}
-        if self._model_dir:
-            own["model_dir"] = f"{self._model_dir}/{job.submission.folder}"
+        if model_dir := self.model_dir_of(job):
+            own["model_dir"] = model_dir
         return {**self._settings, **own}
+
+    def model_dir_of(self, job: StandaloneJob) -> str:
+        """Return the folder of a job's checkpoints; empty: the cluster saves none."""
+        return f"{self._model_dir}/{job.submission.folder}" if self._model_dir else ""
 
     def _give(self, orders: Sequence[tuple[TaskId, Order]]) -> None:
         for task, order in orders:

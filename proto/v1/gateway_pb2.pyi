@@ -212,7 +212,7 @@ class JobTask(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., has_ended: bool = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("id", "name", "state", "reason", "exit_code", "submitted", "started", "ended", "tasks", "cluster", "owner", "detached", "digest", "program", "warnings")
+    __slots__ = ("id", "name", "state", "reason", "exit_code", "submitted", "started", "ended", "tasks", "cluster", "owner", "detached", "digest", "program", "warnings", "model_dir")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,7 @@ class JobInfo(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIR_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     state: str
@@ -243,7 +244,8 @@ class JobInfo(_message.Message):
     digest: str
     program: _containers.RepeatedScalarFieldContainer[str]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., submitted: _Optional[float] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., cluster: _Optional[str] = ..., owner: _Optional[str] = ..., detached: bool = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    model_dir: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., exit_code: _Optional[int] = ..., submitted: _Optional[float] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., cluster: _Optional[str] = ..., owner: _Optional[str] = ..., detached: bool = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., model_dir: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ()

@@ -3,6 +3,7 @@
 import {h, say} from "./dom.js";
 import {clock, count, duration, name, rate} from "./format.js";
 import {Store} from "./store.js";
+import {themeButton} from "./theme.js";
 import {Checkpoints} from "./views/checkpoints.js";
 import {Events} from "./views/events.js";
 import {Logs} from "./views/logs.js";
@@ -28,19 +29,8 @@ const byId = (id) => document.getElementById(id);
 let view = null;
 let shown = "";
 
-// -- Light or dark: as the system says, or as the button was last pressed ----------------------
-
-const theme = localStorage.getItem("theme");
-if (theme) document.documentElement.dataset.theme = theme;
-byId("theme").addEventListener("click", () => {
-  const dark = document.documentElement.dataset.theme
-    ? document.documentElement.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("theme", document.documentElement.dataset.theme);
-  open(true); // curves are drawn anew in other colours
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => open(true));
+themeButton(byId("theme"), () => open(true));
+byId("jobs").hidden = !location.pathname.startsWith("/job/");
 
 // -- Views -------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ export class Store extends EventTarget {
   samples = []; // [end, length, value or null or "NaN" by place of its name, …]
 
   start() {
-    const news = new EventSource("/api/news");
+    const news = new EventSource("api/news");
     news.addEventListener("open", () => {
       this.connected = true;
       this.load();
@@ -34,7 +34,7 @@ export class Store extends EventTarget {
   }
 
   async load() {
-    const answer = await fetch("/api/history");
+    const answer = await fetch("api/history");
     if (!answer.ok) return;
     const {names, samples, events} = await answer.json();
     Object.assign(this, {names, samples, events});

@@ -9,6 +9,7 @@ from typing import Any
 
 from ropewalk.annexes.dashboard.keeping import History
 from ropewalk.annexes.dashboard.serving import ServedPage
+from ropewalk.annexes.dashboard.watched_cluster import WatchedCluster
 from ropewalk.annexes.dashboard.watched_job import WatchedJob
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access import Principal
@@ -56,21 +57,16 @@ class LedJob:
         self.server.stop(grace_s=0)
 
 
-class Served:
-    """The page of a job, and one browser without scripts."""
+class Visitor:
+    """One browser without scripts, at a page's address."""
 
-    def __init__(self, found: FoundJob, settings: Settings = SETTINGS) -> None:
-        self.links: list[str] = []
-        self.job = WatchedJob(found, JobAsker(settings, T))
-        self.page = ServedPage(
-            self.job, settings, "127.0.0.1", 0, lambda _, link: self.links.append(link)
-        )
-        self.page.start()
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.cookie = ""
 
     def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
         """Ask for a path: (status, headers, body)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.page.port, timeout=30)
+        connection = http.client.HTTPConnection(self.address.partition("//")[2], timeout=30)
         try:
             connection.request(method, path, headers={"cookie": self.cookie})
             answer = connection.getresponse()
@@ -80,7 +76,7 @@ class Served:
 
     def open(self, link: str) -> int:
         """Follow a link, and keep the cookie."""
-        status, headers, _ = self.get(link.removeprefix(self.page.address))
+        status, headers, _ = self.get(link.removeprefix(self.address))
         if "set-cookie" in headers:
             [morsel] = http.cookies.SimpleCookie(headers["set-cookie"]).values()
             self.cookie = f"{morsel.key}={morsel.value}"
@@ -98,7 +94,7 @@ class Served:
 
     def news(self, count: int) -> list[tuple[str, Any]]:
         """The first news of a page that opens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.page.port, timeout=30)
+        connection = http.client.HTTPConnection(self.address.partition("//")[2], timeout=30)
         try:
             connection.request("GET", "/api/news", headers={"cookie": self.cookie})
             answer = connection.getresponse()
@@ -111,16 +107,31 @@ class Served:
         finally:
             connection.close()
 
+
+class Served(Visitor):
+    """The page of a job or a cluster, and one browser."""
+
+    def __init__(self, shown: FoundJob | WatchedCluster, settings: Settings = SETTINGS) -> None:
+        self.links: list[str] = []
+        self.shown = (
+            shown if isinstance(shown, WatchedCluster) else WatchedJob(shown, JobAsker(settings, T))
+        )
+        self.page = ServedPage(
+            self.shown, settings, "127.0.0.1", 0, lambda _, link: self.links.append(link)
+        )
+        self.page.start()
+        super().__init__(self.page.address)
+
     def close(self) -> None:
         """End it."""
         self.page.close()
-        self.job.close()
+        self.shown.close()
 
 
 @contextmanager
-def served(found: FoundJob) -> Iterator[Served]:
-    """Serve a job's page until the block ends."""
-    page = Served(found)
+def served(shown: FoundJob | WatchedCluster) -> Iterator[Served]:
+    """Serve a page until the block ends."""
+    page = Served(shown)
     try:
         yield page
     finally:

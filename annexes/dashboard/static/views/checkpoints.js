@@ -25,7 +25,7 @@ export class Checkpoints {
   async read() {
     if (this.closed) return;
     try {
-      const answer = await fetch("/api/checkpoints");
+      const answer = await fetch("api/checkpoints");
       if (answer.ok) {
         const {folder, checkpoints} = await answer.json();
         this.folder = folder;

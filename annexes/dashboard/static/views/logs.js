@@ -33,7 +33,7 @@ export class Logs {
   async read() {
     if (this.closed) return;
     try {
-      const answer = await fetch(`/api/logs?after=${encodeURIComponent(this.after)}`);
+      const answer = await fetch(`api/logs?after=${encodeURIComponent(this.after)}`);
       if (answer.ok) this.take(await answer.json());
     } catch {
       // the head says that the connection is lost; the next try follows
