@@ -86,10 +86,10 @@ class ListedJob:
         id: Name by which the cluster finds it.
         state: State of it, in the cluster's words.
         tasks: Number of its tasks, for people.
-        owner: Who has begun it; empty: the cluster does not know.
+        owner: Name of its owner; empty: the cluster does not know.
         began: Time at which it began. Unit: seconds since the epoch; 0: not yet.
         ended: Time at which it ended; 0: it has not.
-        why: Why it waits, or how it ended; empty: there is nothing to say.
+        why: Reason why it waits, or how it ended; empty: there is nothing to say.
         folder: Model directory, as its tasks have it; empty: it has none, or it is not known.
     """
 

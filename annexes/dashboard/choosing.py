@@ -1,4 +1,4 @@
-"""What the page or the terminal shows, of what a command was given: a job, or a cluster's jobs."""
+"""Choosing the job, or the jobs of a cluster, that the page or the terminal shows."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -87,7 +87,7 @@ _REFUSAL = PlainTextResponse(
 
 
 class JobViews:
-    """What the page shows of one job: its index, and what that asks for, below one path.
+    """The answers of the page about one job: its index, and all that this asks for.
 
     Args:
         job: The job.
@@ -129,7 +129,7 @@ class JobViews:
 
 
 class ClusterViews:
-    """What the page shows of a cluster: the list of its jobs, and each of them below its name.
+    """The answers of the page about a cluster: the list of its jobs, and each below its name.
 
     Args:
         cluster: The cluster.
@@ -185,7 +185,7 @@ class Page:
     """The page of a job or a cluster, as an application of ASGI.
 
     Args:
-        views: What it shows.
+        views: The answers about what it shows.
         port: Port at which it is served, which names its cookie: browsers do not tell ports apart.
         on_open: Called with the next link's path when a link was used.
     """

@@ -52,7 +52,7 @@ def own_page(
         settings: The daemon's.
         name: Host by which others reach the daemon.
         port: Port of the page.
-        say: As in :class:`ServedPage`.
+        say: Called with each link, as in :class:`ServedPage`.
 
     Raises:
         OSError: The port is taken.

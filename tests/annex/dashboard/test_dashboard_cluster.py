@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from textual.widgets import DataTable, Static
 from helpers import processes
 from helpers.dashboard.led_job import SETTINGS, LedJob, Served, T, Visitor, served
 from helpers.waiting import scaled, wait_until
-from ropewalk.annexes.dashboard import server
 from ropewalk.annexes.dashboard.top_screen import JobScreen, JobsScreen, TopApp
-from ropewalk.annexes.dashboard.watched_cluster import WatchedCluster
+from ropewalk.annexes.dashboard.watched_cluster import MOST_JOBS, WatchedCluster
 from ropewalk.core.errors import ConfigurationError, PeerLostError
 from ropewalk.launch.found_job import JobAsker, ListedJob
 from ropewalk.net.this_machine import free_ports
@@ -37,7 +37,7 @@ class Cluster:
             ended,
             ListedJob("train-2", "running", "3 of 3", "ann", 1e9, folder=str(folder / "other")),
             ListedJob("next-3", "queued", why="it waits for 2 workers"),
-            *(ListedJob(f"more-{number}", "running") for number in range(server.MOST_JOBS)),
+            *(ListedJob(f"more-{number}", "running") for number in range(MOST_JOBS)),
         ]
 
     def jobs(self) -> list[ListedJob]:
@@ -121,7 +121,7 @@ def test_only_so_many_jobs_are_open_at_once(cluster: Cluster, page: Served) -> N
     for each in cluster.listed[2:]:
         page.get(f"/job/{each.id}/")
     assert page.get("/job/train-2/")[0] == 200
-    assert cluster.open == server.MOST_JOBS
+    assert cluster.open == MOST_JOBS
 
 
 def test_a_cluster_that_does_not_answer_leaves_the_last_list_and_a_note(
@@ -191,6 +191,12 @@ while True:
 """
 
 
+def _has_steps(visitor: Visitor, name: str) -> bool:
+    if visitor.get(f"/job/{name}/api/job")[0] != 200:
+        return False  # its chief does not serve yet
+    return int(visitor.json(f"/job/{name}/api/job")["status"]["global_step"]) > 5
+
+
 @pytest.mark.scenario
 @pytest.mark.annex("service")
 @pytest.mark.usefixtures("no_process_left")
@@ -221,15 +227,9 @@ def test_a_real_cluster_is_shown_by_its_gateway_and_from_outside(
         visitor = Visitor(link.partition("/open")[0])
         assert visitor.open(link) == 303
 
-        def steps(visitor: Visitor = visitor) -> int:
-            [row] = visitor.json("/api/jobs")["jobs"]
-            assert row["id"] == name
-            status, _, _ = visitor.get(f"/job/{name}/api/job")
-            if status != 200:
-                return 0  # its chief does not serve yet
-            return int(visitor.json(f"/job/{name}/api/job")["status"]["global_step"])
-
-        wait_until(lambda steps=steps: steps() > 5, 30, "steps of the job")
+        [row] = visitor.json("/api/jobs")["jobs"]
+        assert row["id"] == name
+        wait_until(partial(_has_steps, visitor, name), 30, "steps of the job")
         tasks = visitor.json(f"/job/{name}/api/job")["status"]["tasks"]
         assert {each["task"]["type"] for each in tasks} == {"chief", "worker", "ps"}
     run("stop", name)

@@ -140,10 +140,10 @@ def test_news_have_the_job_and_then_new_samples(job: LedJob, page: Served) -> No
 
 
 def test_nobody_is_asked_while_no_page_is_open(job: LedJob, page: Served) -> None:
-    page.page.views.feed.every_s = 0.01
+    page.feed.every_s = 0.01
     page.open(page.links[0])
     page.news(3)
-    wait_until(lambda: not page.page.views.feed.is_looking, 10)
+    wait_until(lambda: not page.feed.is_looking, 10)
 
 
 def test_a_chief_that_is_gone_leaves_what_was_known_and_a_note(job: LedJob, page: Served) -> None:

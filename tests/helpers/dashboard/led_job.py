@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ropewalk.annexes.dashboard.feed import Feed
 from ropewalk.annexes.dashboard.keeping import History
+from ropewalk.annexes.dashboard.server import JobViews
 from ropewalk.annexes.dashboard.serving import ServedPage
 from ropewalk.annexes.dashboard.watched_cluster import WatchedCluster
 from ropewalk.annexes.dashboard.watched_job import WatchedJob
@@ -121,6 +123,12 @@ class Served(Visitor):
         )
         self.page.start()
         super().__init__(self.page.address)
+
+    @property
+    def feed(self) -> Feed:
+        """News of its job."""
+        assert isinstance(self.page.views, JobViews)
+        return self.page.views.feed
 
     def close(self) -> None:
         """End it."""
