@@ -114,7 +114,7 @@ test-bridges-short: $(BRIDGES_STAMP)  ## of test-bridges what takes a minute or 
 
 test-bridges: $(BRIDGES_TF_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
 	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
-	    tests/bridges tests/annex/*_bridge tests/annex/estimator tests/annex/tensorboard $(ARGS)
+	    tests/bridges tests/annex/*_bridge tests/annex/estimator tests/annex/tensorboard tests/annex/trackers $(ARGS)
 	for backend in torch tensorflow; do \
 	    KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
 	        tests/annex/keras_bridge/test_bridges_keras*.py || exit 1; \

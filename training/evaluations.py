@@ -1,11 +1,14 @@
 """Results of evaluations, kept beside the checkpoints: one small JSON file each."""
 
 import logging
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..core import annexes
 from ..core.checkpoint.folder import UnsafeFileError, open_folder, remove_temporaries
 from ..core.outside_text import MOST_BYTES
+from ..core.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,35 @@ class Evaluation(BaseModel):
     final: bool
     metrics: dict[str, float]
     seconds: float
+
+
+class EvaluationRecord(Protocol):
+    """A record of results that an annex keeps; its module ``evaluation_records`` has ``records``,
+    which is given the evaluator's settings and the model directory.
+    """
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Record a result."""
+
+    def close(self) -> None:
+        """Write what is left; called once, also when an evaluation has failed."""
+
+
+def evaluation_records(settings: Settings, model_dir: str) -> list[EvaluationRecord]:
+    """Make the records that the settings of an evaluator ask for.
+
+    Args:
+        settings: Settings of the evaluator.
+        model_dir: Model directory of the job.
+
+    Raises:
+        MissingExtraError: What writes one is not installed.
+    """
+    return [
+        record
+        for module in annexes.at("evaluation_records")
+        for record in module.records(settings, model_dir)
+    ]
 
 
 def write_evaluation(model_dir: str, evaluation: Evaluation, name: str = "") -> None:

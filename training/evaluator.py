@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core import annexes
 from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 from ..core.checkpoint.job_record import JobRecord, read_job_record
@@ -23,7 +22,7 @@ from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.process.waiting import WaitLog
 from ..core.settings import Settings, load_settings
 from ..distribute.program_cluster import join_cluster, program_cluster
-from .evaluations import Evaluation, write_evaluation
+from .evaluations import Evaluation, evaluation_records, write_evaluation
 from .progress import is_evaluator
 
 log = logging.getLogger(__name__)
@@ -167,11 +166,8 @@ class SidecarEvaluator:
         self._waits = CheckpointWait(
             self._model_dir, settings, "idle_timeout_s", limit_s=idle_timeout_s
         )
-        self._event_files: Any = None
-        if settings.asks_for("tensorboard"):
-            self._event_files = annexes.the("event_files", "tensorboard", "the setting tensorboard")
-            self._event_files.require_library()
-        self._summaries: Any = None
+        self._settings = settings
+        self._records = evaluation_records(settings, self._model_dir)
 
     def start(self) -> list[Evaluation]:
         """Evaluate until the final checkpoint was; returns all results.
@@ -185,9 +181,12 @@ class SidecarEvaluator:
         try:
             return self._evaluate_all()
         finally:
-            if self._summaries is not None:
-                self._summaries.close()
-                self._summaries = None
+            records, self._records = (
+                self._records,
+                evaluation_records(self._settings, self._model_dir),
+            )
+            for record in records:
+                record.close()
 
     def _evaluate_all(self) -> list[Evaluation]:
         results: list[Evaluation] = []
@@ -238,21 +237,11 @@ class SidecarEvaluator:
             write_evaluation(self._model_dir, result)
         except OSError as error:
             raise storage_error(error, self._model_dir, "the evaluator") from error
-        self._summarize(result)
+        for record in self._records:
+            record.add(result)
         if self._progress is not None:
             self._progress.steps = self._progress.global_step = step
             self._progress.metrics |= metrics
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         log.info("step %d: %s%s", step, shown, " (final)" if result.final else "")
         return result
-
-    def _summarize(self, result: Evaluation) -> None:
-        """Write a result for TensorBoard, under the tags of the job's own metrics."""
-        files = self._event_files
-        if files is None:
-            return
-        if self._summaries is None:
-            folder = files.run_folder(self._model_dir, files.EVALUATOR_RUN)
-            self._summaries = files.EventWriter(folder)
-        tagged = {f"metrics/{name}": value for name, value in result.metrics.items()}
-        self._summaries.add_scalars(result.global_step, tagged)

@@ -1,6 +1,6 @@
-"""Event files for those that do not know who writes them: evaluators and Estimators."""
+"""Event files for Estimators, which do not know who writes them."""
 
 from .encoding import require_library
-from .writer import EVALUATOR_RUN, EventWriter, run_folder
+from .writer import EventWriter
 
-__all__ = ["EVALUATOR_RUN", "EventWriter", "require_library", "run_folder"]
+__all__ = ["EventWriter", "require_library"]

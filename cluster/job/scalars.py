@@ -2,6 +2,7 @@
 
 Pure: a :class:`JobSample` is taken of the job, and two of them give the numbers in between. Rates
 are of the time between them; counters that have become smaller belong to a restarted task.
+:class:`JobScalars` does so again and again, ever more rarely.
 """
 
 import math
@@ -100,6 +101,38 @@ def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
         for task, counters in now.counters.items():
             scalars.update(_of_ps(task, before.counters.get(task, PsCounters()), counters, seconds))
     return scalars
+
+
+class JobScalars:
+    """Numbers of a job from its start to its end. Used by one thread at a time.
+
+    Args:
+        now: The time on the job's clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._before = JobSample.of_nothing(now)
+        self._older = self._before  # the one before that
+        self._taken: JobSample | None = None
+
+    def look(self, job: Job, now: float, *, is_last: bool) -> None:
+        """Take a sample if one is due, or the job ends; the caller holds the job's lock."""
+        if is_last or now - self._before.at >= sample_every_s(now - self._began):
+            self._taken = sample_job(job, now)
+
+    def take(self) -> tuple[int, dict[str, float]] | None:
+        """Return the global step and the numbers by tag of a new sample; None: there is none."""
+        sample, self._taken = self._taken, None
+        if sample is None:
+            return None
+        since = self._before
+        # The last one may follow at once, and tasks report twice a second.
+        if sample.at - since.at < SHORTEST_S:
+            since = self._older
+        self._older, self._before = self._before, sample
+        values = job_scalars(since, sample)
+        return (sample.global_step, values) if values else None
 
 
 def _steps(before: JobSample, now: JobSample) -> int:

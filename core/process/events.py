@@ -61,6 +61,7 @@ CATALOGUE: Mapping[str, str] = {
     "task.joined": "A task has registered; on the chief, `of` says which.",
     "task.lost": "The chief has not heard of a task for its lease.",
     "thread.failed": "A thread of the task has failed.",
+    "tracker.failed": "A tracker of experiments has not got numbers of the job.",
     "wait.long": "The task waits for something or somebody for long.",
     "wait.over": "A long wait is over.",
 }

@@ -279,10 +279,10 @@ class ChiefLoop:
         self._thread.join()
         self._attach(is_last=True)  # the last counters, for the status
         with self._locked_job.open() as (job, now):
-            self._companions.look(job, now, is_last=True)
             if why_not_done:
                 job.fail(why_not_done)
             job.complete()
+            self._companions.look(job, now, is_last=True)
             phase, reason = job.phase, job.reason
             # The last word, whatever the program ended by.
             record(

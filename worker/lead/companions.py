@@ -44,7 +44,7 @@ class Companion(Protocol):
         Args:
             job: The job.
             now: The time on its clock.
-            is_last: Whether the job is about to end.
+            is_last: Whether the job is over, for this chief at least.
         """
 
     def act(self) -> None:
@@ -54,7 +54,7 @@ class Companion(Protocol):
         """Say why no other chief follows this one; empty: one does. None: that is not known."""
 
     def close(self) -> None:
-        """End, after what is left to be written; waits for a few seconds at most."""
+        """End, after what is left to be written; waits for half a minute at most."""
 
 
 class Companions:

@@ -1,0 +1,1 @@
+"""Numbers of a job in the experiment trackers that people have: MLflow, Weights & Biases."""
