@@ -58,6 +58,7 @@ _LONG_OF_AN_ANNEX = ("test_processes_", "test_fault_", "test_contract_", "test_j
 _NEEDING = "--needing-more-than"
 _WORDS = re.compile(r"\w+")
 _FRAMEWORKS = re.compile(r'(importorskip|import_module|Late)\("(jax|keras|optax)"')
+_OF_SOURCES = re.compile(r"^from helpers\.(imports|sources) import", re.MULTILINE)
 _OF_ANNEXES = re.compile(r"^pytestmark = .*mark\.annex\(([^)]*)\)", re.MULTILINE)
 _SOAK_FACTOR = 25
 _increased: set[int] = set()
@@ -191,7 +192,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _deal_out(items: list[pytest.Item], workers: int) -> None:
     """Let each of the run's workers, which get one part of the tests after another, begin with
     files that take long, so that what is left at the end is short and can be shared. Files that
-    compare with frameworks are one, for whoever runs one has loaded these.
+    compare with frameworks are one, for whoever runs one has loaded these; so are files that look
+    at the source, which whoever runs one has parsed.
     """
     long: dict[Path, list[pytest.Item]] = {}
     short: list[pytest.Item] = []
@@ -214,7 +216,10 @@ def _dealt_with(path: Path) -> Path | None:
     is_of_a_folder = path.relative_to(_TESTS).parts[0] in _LONG
     if is_of_a_folder or path.name.startswith(_LONG_OF_AN_ANNEX):
         return path
-    return _TESTS if _FRAMEWORKS.search(path.read_text()) is not None else None
+    text = path.read_text()
+    if _OF_SOURCES.search(text) is not None:
+        return _TESTS / "arch"
+    return _TESTS if _FRAMEWORKS.search(text) is not None else None
 
 
 def pytest_collection_finish() -> None:

@@ -322,7 +322,7 @@ def test_stopping_ends_sessions_is_idempotent_and_leaves_nothing(kind: str) -> N
     wait_until(lambda: open_descriptors() <= before, 5, "files to be closed")
 
 
-@pytest.mark.parametrize(("kind", "count"), [("shm", 200), ("tcp", 300), ("grpc", 60)])
+@pytest.mark.parametrize(("kind", "count"), [("shm", 70), ("tcp", 70), ("grpc", 30)])
 def test_workers_that_come_and_go_leave_nothing(serve: Serve, kind: str, count: int) -> None:
     if kind not in SETTINGS:
         pytest.skip(unavailable())

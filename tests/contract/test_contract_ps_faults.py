@@ -66,7 +66,7 @@ def test_a_step_cut_at_any_byte_is_repeated_and_applied_once(
 
 @settings(
     deadline=None,
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

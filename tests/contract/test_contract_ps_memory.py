@@ -114,7 +114,7 @@ def test_a_reader_never_sees_half_a_write(start: Start, kind: str) -> None:
     failures: list[BaseException] = []
 
     def write() -> None:
-        for _ in range(40):
+        for _ in range(20):
             writer.step()
 
     thread = in_thread(write, failures)

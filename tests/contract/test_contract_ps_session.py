@@ -133,7 +133,7 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
     wide = np.empty(2 * size, np.float32)
     bias = np.empty(3, np.float32)
     rows = np.arange(size)
-    for _ in range(10):
+    for _ in range(4):
         values = rng.integers(0, 100, size)
         expected += values.astype(np.float32)
         value: Array | IndexedSlices = reused
@@ -150,7 +150,7 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
         rows[:] = np.arange(size)
     got = session.step(Step(reads=["w", "b"])).values
     np.testing.assert_array_equal(got["w"], expected)
-    np.testing.assert_array_equal(got["b"], 10)
+    np.testing.assert_array_equal(got["b"], 4)
 
 
 def refused() -> list[Write]:
@@ -242,10 +242,8 @@ def test_finish_without_a_step_is_fine(cluster: list[Ps]) -> None:
 
 
 # More than plans are kept: 144 of pulls and pushes, after which a layout is dropped with each step.
-@pytest.mark.parametrize("steps", [600, pytest.param(10_000, marks=pytest.mark.soak)])
-def test_other_variables_in_every_step_for_thousands_of_steps(
-    cluster: list[Ps], steps: int
-) -> None:
+@pytest.mark.parametrize("steps", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_other_variables_in_every_step_for_hundreds_of_steps(cluster: list[Ps], steps: int) -> None:
     """Numbers of dropped layouts are used again; none is taken for what it was before."""
     session = open_session(*cluster)
     names = [f"v{i}" for i in range(14)]

@@ -212,7 +212,7 @@ ACTIONS = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(actions=ACTIONS)

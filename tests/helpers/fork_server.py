@@ -493,13 +493,11 @@ def _run(command: list[str]) -> None:
         if os.path.exists(customization := os.path.join(folder, "sitecustomize.py")):
             runpy.run_path(customization)
     del sys.modules["__main__"].__dict__["__file__"]
+    importlib.import_module("ropewalk.launch.processes.process").__dict__["subprocess"] = FORKING
     if command[0] == "-m":
         sys.path[0] = os.getcwd()
         # Loaded already, so that runpy would warn: the module runs under its own name.
         sys.argv = [command[1], *command[2:]]
-        importlib.import_module("ropewalk.launch.processes.process").__dict__["subprocess"] = (
-            FORKING
-        )
         importlib.import_module(command[1]).main()
     elif command[0] == "-c":
         sys.path[0] = ""

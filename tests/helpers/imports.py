@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .sources import tree
+
 _LOADERS = ("import_module", "__import__")
 _TABLES = ("public_getattr", "show")  # of core/public_face.py: names, each with its place
 _REGISTERED = "load_public_names"  # names what the public face has registered
@@ -37,7 +39,7 @@ class Package:
     def __init__(self, modules: dict[str, Path]) -> None:
         self._top = min(modules, key=len)
         self._packages = {name for name, path in modules.items() if path.stem == "__init__"}
-        self._trees = {name: ast.parse(path.read_text()) for name, path in modules.items()}
+        self._trees = {name: tree(path) for name, path in modules.items()}
         self._strings = {name: _Strings(tree) for name, tree in self._trees.items()}
 
     def imports(self) -> dict[str, set[str]]:

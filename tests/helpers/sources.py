@@ -26,7 +26,11 @@ def _has_any(path: Path, words: tuple[str, ...]) -> bool:
     return any(word in text for word in words)
 
 
-@cache
 def tree(path: Path) -> ast.Module:
-    """A file, parsed; once in a process, since many tests look at the same files."""
-    return ast.parse(path.read_text(), filename=str(path))
+    """A file, parsed; once in a process as it is, since many tests look at the same files."""
+    return _parsed(path, path.read_text())
+
+
+@cache
+def _parsed(path: Path, text: str) -> ast.Module:
+    return ast.parse(text, filename=str(path))

@@ -10,7 +10,7 @@ import ropewalk as rw
 emb = rw.embedding
 KEYS = np.array([0, 1, 2, 3, 2**62, -5, -(2**63), 99])
 
-SNAPSHOTS = 30
+SNAPSHOTS = 8
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -68,14 +68,14 @@ def test_a_follower_that_joins_while_workers_push_has_the_same_rows(
     sessions[0].define([definition], {}, create=True)
     sessions[1].define([definition], {}, create=False)
     draws = [np.random.default_rng(index) for index in range(2)]
-    for _ in range(100):
+    for _ in range(40):
         push(sessions[0], draws[0])
     has_joined = threading.Event()
 
     def train(index: int) -> None:
         while not has_joined.is_set():
             push(sessions[index], draws[index])
-        for _ in range(50):
+        for _ in range(20):
             push(sessions[index], draws[index])
 
     joined: list[tuple[Store, Link]] = []

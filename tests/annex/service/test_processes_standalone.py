@@ -7,19 +7,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 import ropewalk as rw
 from helpers import processes
 from helpers.pages import ROOT, cells
-from helpers.waiting import scaled
+from helpers.waiting import scaled, wait_until
 from ropewalk.net.this_machine import free_ports
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
-WaitUntil = Callable[..., None]
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 
@@ -73,12 +75,67 @@ print("made them")
 """
 
 
-class Standing:
-    """A standing cluster, and commands to it from a project folder."""
+@dataclass(frozen=True)
+class Cluster:
+    """A standing cluster: where it is, and its folders for what is temporary and for models."""
 
-    def __init__(self, address: str, project: Path) -> None:
-        self.address = address
+    address: str
+    temporary: Path
+    models: Path
+
+
+@contextmanager
+def standing_cluster(folder: Path, ps: int = 1) -> Iterator[Cluster]:
+    """Start a cluster, and see that it leaves nothing at its end."""
+    temporary, models, mark = folder / "tmp", folder / "models", uuid4().hex
+    temporary.mkdir()
+    [port] = free_ports(1)
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("ROPEWALK_")}
+    with (folder / "output.txt").open("w+b") as output:
+        process = processes.start(
+            [
+                *processes.ROPEWALK, "local", "--standalone", "--ps", str(ps), "--workers", "2",
+                "--port", str(port), "--model-dir", str(models), "--heartbeat-s", "0.1",
+                "--lease-s", "2", "--leave-grace-s", "1",
+            ],
+            cwd=folder,
+            env={**environment, "TMPDIR": str(temporary), processes.MARK: mark},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    said = Path(output.name).read_text
+    cluster = Cluster(f"127.0.0.1:{port}", temporary, models)
+    everybody = Standing(cluster, folder, set())
+    try:
+        wait_until(lambda: "the cluster is at" in said(), 30, "the cluster")
+        wait_until(lambda: everybody.run("jobs")[1].count("there") == 3 + ps, 30, "its nodes")
+        yield cluster
+        process.send_signal(signal.SIGTERM)
+        process.wait(scaled(20))
+        wait_until(lambda: not processes.marked(mark), 20, "the end of all its processes")
+    finally:
+        for pid in processes.marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    of_daemons = ("ropewalk-node", "ropewalk-gateway")
+    left = [path.name for path in temporary.iterdir() if path.name.startswith(of_daemons)]
+    assert left == [], said()
+
+
+class Standing:
+    """A standing cluster, and commands to it from a project folder.
+
+    Args:
+        cluster: The cluster, which may be that of other tests, too.
+        project: The folder.
+        before: Jobs of other tests.
+    """
+
+    def __init__(self, cluster: Cluster, project: Path, before: Set[str]) -> None:
+        self.cluster = cluster
+        self.address = cluster.address
         self.project = project
+        self._before = before
 
     def command(self, *words: str) -> list[str]:
         """With the cluster's address, before the words that are the script's."""
@@ -118,44 +175,42 @@ class Standing:
         )
 
     def jobs(self) -> dict[str, dict[str, object]]:
-        """All jobs, by id."""
+        """The jobs of this test, by id."""
         code, output, errors = self.run("jobs", "--json")
         assert code == 0, errors
-        return {job["id"]: job for job in map(json.loads, output.splitlines())}
+        jobs = {job["id"]: job for job in map(json.loads, output.splitlines())}
+        return {name: job for name, job in jobs.items() if name not in self._before}
+
+    def end(self) -> None:
+        """End what still runs."""
+        for name, job in self.jobs().items():
+            if job["state"] != "ended":
+                self.run("stop", name, "--kill")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster of all tests that need no other one."""
+    with standing_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
 
 
 @pytest.fixture
-def standing(
-    start_cli: StartCli,
-    tmp_path: Path,
-    wait_until: WaitUntil,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> Iterator[Standing]:
-    ps = getattr(request, "param", 1)
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    [port] = free_ports(1)
-    process, output = start_cli(
-        "local", "--standalone", "--ps", str(ps), "--workers", "2", "--port", str(port),
-        "--model-dir", str(tmp_path / "models"), "--heartbeat-s", "0.1",
-        "--lease-s", "2", "--leave-grace-s", "1",
-    )  # fmt: skip
+def standing(cluster: Cluster, tmp_path: Path) -> Iterator[Standing]:
     project = tmp_path / "project"
     project.mkdir()
-    standing = Standing(f"127.0.0.1:{port}", project)
-    wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
-    wait_until(lambda: standing.run("jobs")[1].count("there") == 3 + ps, 30, "its nodes")
-    yield standing
-    process.send_signal(signal.SIGTERM)
-    process.wait(scaled(20))
-    of_daemons = ("ropewalk-node", "ropewalk-gateway")
-    left = [path.name for path in temporary.iterdir() if path.name.startswith(of_daemons)]
-    assert left == [], output.read_text()
+    made = Standing(cluster, project, set(Standing(cluster, project, set()).jobs()))
+    yield made
+    made.end()
 
 
-def test_a_program_is_sent_run_changed_and_run_again(standing: Standing, tmp_path: Path) -> None:
+@pytest.fixture
+def with_two_ps(tmp_path: Path) -> Iterator[Standing]:
+    with standing_cluster(tmp_path, ps=2) as cluster:
+        yield Standing(cluster, tmp_path, set())
+
+
+def test_a_program_is_sent_run_changed_and_run_again(standing: Standing) -> None:
     project = standing.project
     (project / "train.py").write_text(TRAIN)
     (project / "model.py").write_text("SIZE = 4\n")
@@ -186,8 +241,8 @@ def test_a_program_is_sent_run_changed_and_run_again(standing: Standing, tmp_pat
     assert "chief:0 | why" in output
     jobs = standing.jobs()
     assert [job["exit_code"] for job in jobs.values()] == [0, 0, 0, 3]
-    saved = {path.name for path in (tmp_path / "models").iterdir()}
-    assert saved == set(jobs) - {list(jobs)[2]}, "each in a folder of its own"
+    saved = {path.name for path in standing.cluster.models.iterdir()}
+    assert saved & set(jobs) == set(jobs) - {list(jobs)[2]}, "each in a folder of its own"
 
 
 @pytest.mark.annex("estimator")
@@ -205,9 +260,7 @@ def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: 
     assert last.metrics["accuracy"] > 0.85
 
 
-def test_a_detached_job_is_found_again_followed_and_stopped(
-    standing: Standing, wait_until: WaitUntil
-) -> None:
+def test_a_detached_job_is_found_again_followed_and_stopped(standing: Standing) -> None:
     job = standing.submit_endless()
     wait_until(lambda: "five steps" in standing.run("logs", job)[1], 30, "steps")
     follower = standing.start("logs", job, "-f")
@@ -230,9 +283,7 @@ def test_a_detached_job_is_found_again_followed_and_stopped(
     wait_until(lambda: all(j["state"] == "ended" for j in standing.jobs().values()), 20, "the end")
 
 
-def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
-    standing: Standing, wait_until: WaitUntil
-) -> None:
+def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(standing: Standing) -> None:
     (standing.project / "endless.py").write_text(ENDLESS)
     driver = standing.start("submit", "endless.py", "--grace-s", "3")
     wait_until(standing.jobs, 30, "the job")
@@ -255,10 +306,8 @@ def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
 
 
 @pytest.mark.annex("replication")
-@pytest.mark.parametrize("standing", [2], indirect=True)
-def test_a_job_gets_a_ps_more_and_one_less_while_it_trains(
-    standing: Standing, wait_until: WaitUntil
-) -> None:
+def test_a_job_gets_a_ps_more_and_one_less_while_it_trains(with_two_ps: Standing) -> None:
+    standing = with_two_ps
     (standing.project / "endless.py").write_text(ENDLESS)
     words = ["--ps", "1", "--workers", "1", "--set", "ps_shares=2", "--detach"]
     code, job, errors = standing.run("submit", "endless.py", *words)
@@ -278,32 +327,28 @@ def test_a_job_gets_a_ps_more_and_one_less_while_it_trains(
     assert standing.run("stop", job)[0] == 0
 
 
-def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(
-    standing: Standing, wait_until: WaitUntil
-) -> None:
+def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(standing: Standing) -> None:
     (standing.project / "nested.py").write_text(NESTED)
     code, output, errors = standing.run("submit", "nested.py", "--workers", "0")
     assert code == 0, output + errors
     assert "chief:0 | made them" in output
-    temporary = Path(os.environ["TMPDIR"])
-    wait_until(lambda: not list(temporary.glob("ropewalk-node-*/nested*")), 30, "the folders to go")
+    left = standing.cluster.temporary.glob
+    wait_until(lambda: not list(left("ropewalk-node-*/nested*")), 30, "the folders to go")
 
 
 def test_jobs_run_after_a_cleaner_has_removed_the_daemons_folders(standing: Standing) -> None:
     (standing.project / "short.py").write_text("print('it ran')\n")
     assert standing.run("submit", "short.py")[0] == 0
-    removed = [*Path(os.environ["TMPDIR"]).glob("ropewalk-*")]
-    assert len(removed) == 5, "a gateway and four nodes"
-    for folder in removed:
+    folders = standing.cluster.temporary.glob
+    wait_until(lambda: len([*folders("ropewalk-*")]) == 5, 20, "a gateway and four nodes")
+    for folder in [*folders("ropewalk-*")]:
         shutil.rmtree(folder)
     code, output, errors = standing.run("submit", "short.py")
     assert code == 0, output + errors
     assert output.count("it ran") == 3
 
 
-def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
-    standing: Standing, wait_until: WaitUntil
-) -> None:
+def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(standing: Standing) -> None:
     job = standing.submit_endless()
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -326,7 +371,7 @@ def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
     assert re.search(ended + ": it has no chief to ask", errors), errors
 
 
-def test_a_job_whose_chief_hangs_ends(standing: Standing, wait_until: WaitUntil) -> None:
+def test_a_job_whose_chief_hangs_ends(standing: Standing) -> None:
     job = standing.submit_endless()
     wait_until(lambda: standing.run("logs", job)[1].count("five steps") == 2, 30, "steps")
     os.kill(_pid_of(standing, job, "chief:0"), signal.SIGSTOP)
@@ -404,7 +449,7 @@ for model in ("", "mine", "mine"):
 
 
 def test_a_cluster_with_a_name_of_its_own_takes_a_program_that_connects_and_resumes(
-    start_cli: StartCli, tmp_path: Path, wait_until: WaitUntil
+    start_cli: StartCli, tmp_path: Path
 ) -> None:
     # As the pods of a standing cluster on Kubernetes, which are told the name of theirs.
     [port] = free_ports(1)

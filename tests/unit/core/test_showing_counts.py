@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from helpers.pages import ROOT
+from helpers.sources import sources, tree
 from ropewalk.core.terminal import counted
 
 
@@ -24,12 +24,10 @@ def test_one_thing_is_not_several(count: int, words: tuple[str, ...], said: str)
 
 def test_what_is_counted_on_the_screen_is_counted_by_one_function() -> None:
     """An s that depends on a number is written nowhere else."""
-    rooms = [path.resolve() for path in (ROOT / "src" / "ropewalk").iterdir() if path.is_dir()]
     found = [
         (path.name, node.lineno)
-        for room in rooms
-        for path in room.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path in sources('"s"')
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.IfExp)
         if {getattr(each, "value", None) for each in (node.body, node.orelse)} == {"", "s"}
     ]
