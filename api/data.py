@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..core.public_face import public_getattr
 from ..distribute.data.dataset import ArraySpec, Dataset
-from ..distribute.data.factories import as_dataset, from_arrays, from_files
+from ..distribute.data.factories import as_dataset, from_arrays, from_files, from_index
 from ..distribute.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -30,6 +30,7 @@ __all__ = [
     "experimental",
     "from_arrays",
     "from_files",
+    "from_index",
 ]
 
 if not TYPE_CHECKING:

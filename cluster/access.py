@@ -223,6 +223,7 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/AskTasks": _AUDITED_DRIVE,
     f"/{_CHIEF}/GetAnswers": _DRIVE,
     f"/{_CHIEF}/AnswerQuestion": Rule(_JOIN),
+    f"/{_CHIEF}/LeaseRange": _WRITE,
     "/ropewalk.proto.v1.Collective/Probe": Rule(_TRAIN, renews=True),
     f"/{_GATEWAY}/Poll": Rule(_NODES, renews=True),
     f"/{_GATEWAY}/GetPackage": Rule(_NODES),
@@ -255,6 +256,7 @@ RULES: dict[str, Rule] = {
     "step DIVIDE": _WRITE,
     "step MINIMUM": _WRITE,
     "step MAXIMUM": _WRITE,
+    "step ADVANCE": _WRITE,
     "step COUNT": _WRITE,
 }
 

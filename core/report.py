@@ -204,3 +204,22 @@ class Finding:
     subject: str
     text: str
     numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCounts:
+    """Progress of data of which each example is trained once.
+
+    Attributes:
+        name: Name of the ledger.
+        epoch: Epoch that is trained, from 0.
+        ranges: Number of ranges of an epoch.
+        done: Number of them that are trained in this epoch.
+        leased: Number of them that workers have.
+    """
+
+    name: str
+    epoch: int
+    ranges: int
+    done: int
+    leased: int

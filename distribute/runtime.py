@@ -25,6 +25,7 @@ from ..telemetry.catalogue import Sample
 from .job_snapshots import JobSnapshots
 
 if TYPE_CHECKING:
+    from ..client.chief.calls import ChiefClient
     from .in_process import InProcessSteps
 
 _ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (ROPEWALK_REPLICAS) does"
@@ -86,6 +87,11 @@ class JobLink:
 
     def snapshot(self, timeout_s: float) -> PsSnapshot | None:  # noqa: ARG002 - nobody else pushes
         """Take the values of all ps at one moment; None: this process alone has them."""
+        return None
+
+    @property
+    def chief(self) -> "tuple[ChiefClient, Incarnation] | None":
+        """Client of the chief, and this task as the chief knows it; None: there is no chief."""
         return None
 
     def wait_over(self, timeout_s: float) -> bool:  # noqa: ARG002 - there is none to wait for

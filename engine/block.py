@@ -26,6 +26,7 @@ _UFUNCS: dict[Operation, np.ufunc] = {
     Operation.DIVIDE: np.divide,
     Operation.MINIMUM: np.minimum,
     Operation.MAXIMUM: np.maximum,
+    Operation.ADVANCE: np.maximum,
 }
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
 _FEW = 64
@@ -177,7 +178,11 @@ class Block(PushTarget):
                 range; 0: none.
         """
         ufunc = _UFUNCS[operation]
-        if gradient.rows is None:
+        if operation is Operation.ADVANCE and gradient.rows is not None:  # one row, or two
+            for row, number in zip(gradient.rows.tolist(), gradient.values.tolist(), strict=True):
+                place = where.start + row
+                self.value[place] = max(number, int(self.value[place]))
+        elif gradient.rows is None:
             value = self.value[where.start : where.stop]
             if decay == 1:
                 value[...] = 0  # also of what is NaN

@@ -271,6 +271,13 @@ class JobTask(JobLink):
             return None
         return take_snapshot(self._chief, session.who, session.peers, timeout_s, self.check)
 
+    @property
+    def chief(self) -> tuple[ChiefClient, Incarnation] | None:
+        """Client of the chief, and this task as the chief knows it."""
+        if self._chief is None or self._membership is None:
+            return None
+        return self._chief, self._membership.who
+
     def wait_over(self, timeout_s: float) -> bool:
         """Wait for the end of the job; returns whether it has come."""
         return self._membership is not None and self._membership.wait_over(timeout_s)

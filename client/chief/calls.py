@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...cluster.access import Principal
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ...core.report import CutCounts, Finding, PsCounters, TaskEnd, TaskReport
+from ...core.report import CutCounts, Finding, LedgerCounts, PsCounters, TaskEnd, TaskReport
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, State, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
@@ -65,6 +65,7 @@ class JobStatus:
     last_failover_s: float = 0.0
     cuts: CutCounts = field(default_factory=CutCounts)
     findings: tuple[Finding, ...] = ()
+    ledgers: tuple[LedgerCounts, ...] = ()
 
 
 class ChiefClient(WatchingClient):
@@ -338,6 +339,22 @@ class ChiefClient(WatchingClient):
         codec.set_sender(request, who)
         self._call(self._stub.AnswerQuestion, request, "answer a question", timeout_s)
 
+    def lease_range(
+        self, who: Incarnation, request: chief_pb2.LeaseRangeRequest, *, timeout_s: float
+    ) -> chief_pb2.LeaseRangeResponse:
+        """Ask for a range of examples, and say which ones are trained; see the annex ledger.
+
+        Raises:
+            RefusedError: Another task has another plan for this data.
+            FencedError: A newer incarnation of this task has registered.
+            PeerLostError: No answer.
+        """
+        codec.set_sender(request, who)
+        response: chief_pb2.LeaseRangeResponse = self._call(
+            self._stub.LeaseRange, request, "lease examples", timeout_s
+        )
+        return response
+
     def move_share(self, share: int, to: TaskId, *, timeout_s: float) -> Move:
         """Have another ps lead a share; returns before it does (:meth:`status` says when).
 
@@ -380,6 +397,7 @@ class ChiefClient(WatchingClient):
                 from_message(Finding, finding, numbers=dict(finding.numbers))
                 for finding in message.findings
             ),
+            ledgers=tuple(from_message(LedgerCounts, ledger) for ledger in message.ledgers),
         )
 
 

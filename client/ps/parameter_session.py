@@ -19,7 +19,7 @@ from ...core.settings import Settings
 from ...core.step_times import CHECKPOINT, PULL, PUSH, clock_here
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
-from ...core.wire.steps import NO_TARGET, PullTarget, StepRequest, WireFormat
+from ...core.wire.steps import NO_TARGET, Advanced, PullTarget, StepRequest, WireFormat
 from .definer import Definer
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, PendingStep, SentRequest, StepResult
@@ -224,8 +224,9 @@ class ParameterSession:
         with self.lock:
             self.wait()
             self._fan_out.raise_if_broken()
-            writes = step.writes
-            push_plan, pull_plan = self._plans.push_plan(writes), self._plans.pull_plan(step.reads)
+            writes, advance = step.writes, step.advance
+            push_plan = self._plans.push_plan(writes, advance.variable if advance else "")
+            pull_plan = self._plans.pull_plan(step.reads)
             if self._feedback is not None:
                 self._feedback.forget()  # the choice of a push that was not even sent
             payloads: Mapping[int, PsPayload] = {}
@@ -255,6 +256,7 @@ class ParameterSession:
                     has_previous=targets.get(ps, NO_TARGET).previous is not None,
                     detached=step.detached,
                     closure=self._fan_out.closure if payload or increment else None,
+                    advance=Advanced(*advance[1:]) if payload and advance else None,
                 )
             part = self._part_of(step)
             sent = self._send(requests, targets, pull_plan)

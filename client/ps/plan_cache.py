@@ -120,14 +120,19 @@ class PlanCache:
         self._push_plans.clear()
         self._pull_plans.clear()
 
-    def push_plan(self, writes: Sequence[Write]) -> PushPlan | None:
-        """Find or make the plan by which the values of a push travel; None: there are none."""
+    def push_plan(self, writes: Sequence[Write], advanced: str = "") -> PushPlan | None:
+        """Find or make the plan by which the values of a push travel; None: there are none.
+
+        Args:
+            writes: Writes of the push.
+            advanced: Variable of which the push advances a row; empty: none.
+        """
         key = tuple(
             (write.operation, tuple(write.values), _kinds(write), write.decay)
             for write in writes
             if write.values
         )
-        if not key:
+        if not (key or advanced):
             return None
 
         def make() -> PushPlan:
@@ -136,9 +141,11 @@ class PlanCache:
                 for write in writes
                 for name, value in write.values.items()
             ]
-            return plan_push(pushed, self._wire_formats(), self._new_layout, self.row_dtype)
+            gate = self._place(advanced) if advanced else None
+            formats = self._wire_formats()
+            return plan_push(pushed, formats, self._new_layout, self.row_dtype, gate)
 
-        return self._push_plans.get(key, make)
+        return self._push_plans.get((key, advanced), make)
 
     def pull_plan(self, names: Sequence[str]) -> PullPlan:
         """Find or make the plan of where the values of these variables go."""

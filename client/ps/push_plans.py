@@ -306,6 +306,7 @@ def plan_push(
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
     row_dtype: Callable[[PlacedVariable], DType | None] = lambda _: None,
+    gate: PlacedVariable | None = None,
 ) -> PushPlan:
     """Plan how values of variables are sent.
 
@@ -314,6 +315,7 @@ def plan_push(
         wire_formats: Wire format per ps.
         new_layout: Gives a layout its id.
         row_dtype: The dtype in which gradients of a variable's rows travel, if it states one.
+        gate: Variable of which the push advances a row; None: it advances none.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts = _PlanParts()
@@ -328,6 +330,9 @@ def plan_push(
             parts.add_whole(index, ps, each.placed.definition, packed=each.kind is bytes)
         else:
             parts.add_cut(_Cut(index, each.placed, cut, rounds=stated is not None))
+    for ps, shard in gate.shards if gate is not None else ():
+        advanced = LayoutEntry(shard.variable.name, shard.part, Operation.ADVANCE, Encoding.ROWS)
+        entries.setdefault(ps, []).append(advanced)
     arrays = [index for index, each in enumerate(pushed) if each.kind is not bytes]
     placed = [pushed[index].placed for index in arrays]
     packed = [each.placed.definition for each in pushed if each.kind is bytes]

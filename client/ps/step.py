@@ -165,6 +165,27 @@ class Write(NamedTuple):
     hyperparameters: Mapping[str, Any] | None = None
 
 
+class Advance(NamedTuple):
+    """A row of every part of a variable, which a push raises to a number.
+
+    On a ps whose part has that number already, or a larger one, nothing of the push is applied, and
+    the step is answered as if it were: another task has pushed the same before.
+
+    Attributes:
+        variable: An int64 variable, whose rows are numbers. Each of its parts has as many.
+        row: Number of the row in each part.
+        to: The number, at least 1.
+        settled_row: A second row, which is raised with the push and decides nothing.
+        settled_to: Number that this one is raised to; 0: there is none.
+    """
+
+    variable: str
+    row: int
+    to: int
+    settled_row: int = 0
+    settled_to: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Writes, and reads of what they make, in one round trip per ps.
@@ -178,6 +199,7 @@ class Step:
         seen_step: Global step of the values the gradients were computed from; None: the last seen.
         detached: Whether the caller may change the values once the step is sent: it is then
             repeated from a copy.
+        advance: Row that the writes are applied with, and once; None: they are applied.
     """
 
     writes: Sequence[Write] = ()
@@ -186,6 +208,7 @@ class Step:
     gradient_scale: float = 1.0
     seen_step: int | None = None
     detached: bool = False
+    advance: Advance | None = None
 
     @property
     def hyperparameters(self) -> Mapping[str, Any] | None:

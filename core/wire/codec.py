@@ -45,6 +45,7 @@ if sys.byteorder != "little":  # pragma: no cover
 # Of every step: looked up fast.
 _MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT
 _MAX_SCALE, _MAX_DIRECT_BYTES = sys.float_info.max, bounds.MAX_DIRECT_BYTES
+_MAX_COUNT = bounds.MAX_COUNT
 
 _TO_WIRE: dict[DType, Any] = {
     dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
@@ -356,6 +357,9 @@ def step_to_wire(
         json_format.ParseDict(dict(request.hyperparameters), message.hyperparameters)
     if request.closure is not None:
         message.closure.CopyFrom(closure_run_to_wire(request.closure))
+    if request.advance is not None:
+        message.advance_row, message.advance_to = request.advance[:2]
+        message.settle_row, message.settle_to = request.advance[2:]
     return message
 
 
@@ -398,16 +402,21 @@ def check_step(message: session_pb2.Step, who: object = "a worker") -> None:
     """
     step, increment = message.global_step, message.step_increment
     scale, direct_bytes = message.gradient_scale, message.direct_bytes
+    advance_to, settle_to = message.advance_to, message.settle_to
     if not (
         step <= _MAX_STEP
         and increment <= _MAX_INCREMENT
         and 0.0 <= scale <= _MAX_SCALE
         and direct_bytes <= _MAX_DIRECT_BYTES
+        and advance_to <= _MAX_COUNT
+        and settle_to <= _MAX_COUNT
     ):
         check_number(step, bounds.MAX_STEP, "the global step", who)
         check_number(increment, bounds.MAX_STEP_INCREMENT, "step_increment", who)
         check_number(scale, _MAX_SCALE, "gradient_scale", who)
         check_number(direct_bytes, bounds.MAX_DIRECT_BYTES, "direct_bytes", who)
+        check_number(advance_to, bounds.MAX_COUNT, "advance_to", who)
+        check_number(settle_to, bounds.MAX_COUNT, "settle_to", who)
 
 
 def hyperparameters_of(message: session_pb2.Step) -> dict[str, Any] | None:

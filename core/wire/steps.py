@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,7 +130,11 @@ SESSION_SERVICE = "ps"
 
 
 class Operation(StrEnum):
-    """The operation of a layout entry on its shard, or on rows of it; see ``ROW_OPERATIONS``."""
+    """The operation of a layout entry on its shard, or on rows of it; see ``ROW_OPERATIONS``.
+
+    ``ADVANCE`` raises one row of an int64 variable, which is the last entry of a push; where that
+    row is as large already, nothing of the push is applied (ADR 114).
+    """
 
     PULL = "pull"
     APPLY = "apply"
@@ -140,9 +144,16 @@ class Operation(StrEnum):
     DIVIDE = "divide"
     MINIMUM = "minimum"
     MAXIMUM = "maximum"
+    ADVANCE = "advance"
 
 
-ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Operation.MAXIMUM)
+ROW_OPERATIONS = (
+    Operation.MULTIPLY,
+    Operation.DIVIDE,
+    Operation.MINIMUM,
+    Operation.MAXIMUM,
+    Operation.ADVANCE,
+)
 """Operations that there are on rows alone."""
 
 
@@ -229,6 +240,22 @@ class PullTarget:
 NO_TARGET = PullTarget()
 
 
+class Advanced(NamedTuple):
+    """A row that a push advances.
+
+    Attributes:
+        row: Number of the row in its shard.
+        to: Number that the row is raised to, at least 1.
+        settled_row: A second row of the shard, raised with the push; it decides nothing.
+        settled_to: Number that this one is raised to; 0: there is none.
+    """
+
+    row: int
+    to: int
+    settled_row: int = 0
+    settled_to: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class StepRequest:
     """The request of a worker to one ps, in one round trip.
@@ -256,6 +283,7 @@ class StepRequest:
         has_previous: Whether the result of the last pull of the same layout is at hand.
         detached: Whether the caller may change the memory of ``values`` once the step is sent.
         closure: Closure in which the push is made; ``sequence`` is its number there.
+        advance: Row that the last entry of ``push`` advances; None: it advances none.
         value_bytes: Size of the pushed values alone. Unit: bytes.
         payload_bytes: Size of row numbers and values, wherever they travel. Unit: bytes.
     """
@@ -278,6 +306,7 @@ class StepRequest:
     has_previous: bool = False
     detached: bool = False
     closure: ClosureRun | None = None
+    advance: Advanced | None = None
     value_bytes: int = field(init=False)
     payload_bytes: int = field(init=False)
 

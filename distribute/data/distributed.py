@@ -270,12 +270,15 @@ class DistributedIterator(Shown):
         if self._source.once and self._steps is not None:
             self._go_on_to(steps)
             return
-        if isinstance(self._steps, Prefetcher):
-            self._steps.close()
-        self._steps = None
+        self._close_steps()
         self._ended = self._over = False
         self._taken = steps
         self._pass = int(state.get("pass", self._pass))
+
+    def _close_steps(self) -> None:
+        if isinstance(self._steps, Prefetcher):
+            self._steps.close()
+        self._steps = None
 
     def _go_on_to(self, steps: int) -> None:
         """Skip steps of a source that can be read once only, and so cannot be opened anew."""

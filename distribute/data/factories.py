@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays.dtypes import Array
 from ..base.values import map_structure
 from .dataset import Dataset
+from .node import Index
 from .options import UNKNOWN_CARDINALITY
-from .sources import ArraySource, FileSource, IterableSource, SliceSource
+from .sources import ArraySource, FileSource, IndexSource, IterableSource, SliceSource
 
 
 def from_arrays(
@@ -40,6 +42,37 @@ def from_arrays(
         ValueError: First axes differ, or ``batch_size`` < 1.
     """
     return Dataset(ArraySource(arrays, batch_size, shuffle, seed, epochs, drop_remainder))
+
+
+def from_index(
+    examples: int,
+    read: Callable[[Array], Any],
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+) -> Dataset:
+    """Make a dataset of batches of examples that are read by their numbers, wherever they are: rows
+    of a Parquet file, records of an indexed file, images of a folder.
+
+    Args:
+        examples: Number of examples.
+        read: Called with numbers of examples (int64, shape ``(n,)``); returns them as a batch of
+            nested arrays with ``n`` on the first axis.
+        batch_size: Examples per global batch.
+        shuffle: Draw a new order for every epoch, as :func:`from_arrays` does.
+        seed: Seed of the random orders.
+        epochs: Number of times that the data is gone through; None: for ever.
+        drop_remainder: Leave out a last batch that is not full.
+
+    Raises:
+        ValueError: ``batch_size`` < 1, or an endless dataset has no batch.
+    """
+    return Dataset(
+        IndexSource(Index(examples, read, batch_size, seed, shuffle, epochs, drop_remainder))
+    )
 
 
 def from_files(files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> Dataset:

@@ -7,13 +7,38 @@ come, whether they may be kept. ``dataset.py`` is the face that programs see.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Self
 
+from ...core.arrays.dtypes import Array
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from .passes import Pass
 
 Opener = Callable[[int, Pass], Iterator[Any]]
 """Opens a node in a pass, from an element on: its ``iterate`` or its ``positions``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Batches of examples that are read by their numbers, in any order.
+
+    Attributes:
+        examples: Number of examples.
+        read: Reads a batch: the examples with these numbers (int64) as nested arrays.
+        batch: Examples of a batch.
+        seed: Seed of the orders.
+        shuffle: Whether each pass has an order of its own.
+        epochs: Number of times that the examples are gone through; None: for ever.
+        drop_remainder: Whether a last batch that is not full is left out.
+    """
+
+    examples: int
+    read: Callable[[Array], Any]
+    batch: int
+    seed: int = 0
+    shuffle: bool = True
+    epochs: int | None = 1
+    drop_remainder: bool = False
 
 
 class DatasetNode(ABC):
@@ -25,6 +50,7 @@ class DatasetNode(ABC):
         fresh: Each element has memory of its own, which is not used for another one.
         varies: The first axis of its leaves may differ between elements.
         table: Arrays whose rows are its elements, see :meth:`positions`; None: there are none.
+        index: Index that its elements are batches of; None: there is none.
     """
 
     files: tuple[str, ...] | None = None
@@ -32,6 +58,7 @@ class DatasetNode(ABC):
     fresh: bool = False
     varies: bool = True
     table: Any = None
+    index: Index | None = None
 
     @abstractmethod
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:

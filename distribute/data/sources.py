@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays.any_framework import as_array
-from ...core.arrays.dtypes import in_native_order
+from ...core.arrays.dtypes import Array, in_native_order
 from ..base.values import flatten, map_structure
-from .node import DatasetNode
+from .node import DatasetNode, Index
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from .passes import Pass
 from .sharding import common_length
@@ -97,10 +97,51 @@ class SliceSource(DatasetNode):
         return self._size
 
 
-class ArraySource(DatasetNode):
-    """Batches of nested arrays; see ``from_arrays``."""
+class IndexSource(DatasetNode):
+    """Batches of examples that are read by their numbers; see ``from_index``."""
 
     fresh = True
+
+    def __init__(self, index: Index) -> None:
+        if index.batch < 1:
+            raise ValueError(f"batch_size must be at least 1, got {index.batch}")
+        if index.epochs is None and index.examples < (index.batch if index.drop_remainder else 1):
+            raise ValueError(
+                f"{index.examples} examples never fill a batch of {index.batch}: an endless "
+                "dataset of them would never give one"
+            )
+        self.index: Index = index
+        full = index.examples // index.batch
+        self._per_epoch = full if index.drop_remainder else -(-index.examples // index.batch)
+        self.varies = not index.drop_remainder
+
+    def example(self) -> Any:
+        """Read a batch of one, or a full one if all are: no order has to be drawn for it."""
+        size = 1 if self.varies else self.index.batch
+        return self.index.read(np.arange(min(size, self.index.examples)))
+
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """Iterate over batches from number ``start`` on; those before are not gathered."""
+        if not self._per_epoch:
+            return
+        index = self.index
+        first, start = divmod(start, self._per_epoch)
+        for epoch in count(first) if index.epochs is None else range(first, index.epochs):
+            order = np.arange(index.examples)
+            if index.shuffle and not this.in_order:
+                order = this.repetition(epoch).generator(index.seed).permutation(index.examples)
+            for number in range(start, self._per_epoch):
+                yield index.read(order[number * index.batch : (number + 1) * index.batch])
+            start = 0
+
+    def cardinality(self) -> int:
+        """Count the batches of all epochs."""
+        epochs = self.index.epochs
+        return INFINITE_CARDINALITY if epochs is None else epochs * self._per_epoch
+
+
+class ArraySource(IndexSource):
+    """Batches of nested arrays; see ``from_arrays``."""
 
     def __init__(
         self,
@@ -111,42 +152,13 @@ class ArraySource(DatasetNode):
         epochs: int | None,
         drop_remainder: bool,
     ) -> None:
-        self._arrays = map_structure(lambda leaf: in_native_order(np.asarray(leaf)), arrays)
-        self._examples = common_length(self._arrays)
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if epochs is None and self._examples < (batch_size if drop_remainder else 1):
-            raise ValueError(
-                f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset "
-                "of them would never give one"
-            )
-        self._size, self._shuffle, self._seed, self._epochs = batch_size, shuffle, seed, epochs
-        full = self._examples // batch_size
-        self._per_epoch = full if drop_remainder else -(-self._examples // batch_size)
-        self.varies = not drop_remainder
+        arrays = map_structure(lambda leaf: in_native_order(np.asarray(leaf)), arrays)
 
-    def example(self) -> Any:
-        """Make a batch of one, or a full one if all are: no order has to be drawn for it."""
-        size = 1 if self.varies else self._size
-        return map_structure(lambda array: array[:size].copy(), self._arrays)
+        def read(rows: Array) -> Any:
+            return map_structure(lambda array: array[rows], arrays)
 
-    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
-        """Iterate over batches from number ``start`` on; those before are not gathered."""
-        if not self._per_epoch:
-            return
-        first, start = divmod(start, self._per_epoch)
-        for epoch in count(first) if self._epochs is None else range(first, self._epochs):
-            order = np.arange(self._examples)
-            if self._shuffle and not this.in_order:
-                order = this.repetition(epoch).generator(self._seed).permutation(self._examples)
-            for number in range(start, self._per_epoch):
-                rows = order[number * self._size : (number + 1) * self._size]
-                yield map_structure(lambda array, rows=rows: array[rows], self._arrays)
-            start = 0
-
-    def cardinality(self) -> int:
-        """Count the batches of all epochs."""
-        return INFINITE_CARDINALITY if self._epochs is None else self._epochs * self._per_epoch
+        examples = common_length(arrays)
+        super().__init__(Index(examples, read, batch_size, seed, shuffle, epochs, drop_remainder))
 
 
 class FileSource(DatasetNode):

@@ -1,6 +1,7 @@
 """Nodes that make other elements: batch, map, filter, zip, concatenate, enumerate, unbatch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -99,6 +100,9 @@ class Mapped(Derived):
         _check_callable(function, "map_func")
         self._function = function
         self.fresh = False
+        if source.index is not None:
+            read = source.index.read
+            self.index = replace(source.index, read=lambda rows: call(function, read(rows)))
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
         """Iterate over results from ``start`` on; the function is not called for elements

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...client.ps.snapshot import PsSnapshot
-from ...client.ps.step import Step, Write
+from ...client.ps.step import Advance, Step, Write
 from ...cluster.placement import PartitionFunction, Placement, greedy_by_bytes
 from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.spec import CHIEF, EVALUATOR, WORKER, counted, ps_of, workers_of
@@ -382,6 +382,16 @@ class ParameterServerExtended(StrategyExtended):
             self._step.write(variable._name, operation, value, at_once=at_once)
 
     # -- steps -------------------------------------------------------------------------------
+
+    def advance_with(self, advance: Callable[[], Advance | None] | None) -> None:
+        """Have each push of the program advance what ``advance`` returns (ADR 114); None: none."""
+        with self._lock:
+            self._step.advance_with(advance)
+
+    def wait_for_push(self) -> None:
+        """Wait until what the program has pushed is applied."""
+        with self._lock:
+            self._step.wait()
 
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Arguments = (), kwargs: Keywords = None

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ...client.ps.fan_out import PendingStep, StepResult
 from ...client.ps.parameter_session import ParameterSession
-from ...client.ps.step import Step, Write, unpacked
+from ...client.ps.step import Advance, Step, Write, unpacked
 from ...core.arrays.dtypes import Array
 from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.process.frameworks import note_shared_step
@@ -24,6 +24,11 @@ from .finite_updates import FiniteUpdates
 from .step_writes import DelayedRows, LostWrites, StepWrites, values_of
 
 _NO_VALUES: Mapping[str, Array | None] = {}
+
+
+def not_advancing() -> Advance | None:
+    """Return None: a push advances no row."""
+    return None
 
 
 class ServerStepCount:
@@ -77,6 +82,8 @@ class ServerStep:
     Attributes:
         count: Whether the servers have counted the step.
         delayed: Gradients of rows that wait for a later step's push.
+        advance: Called for each push of the program: the rows that it advances; None: it advances
+            none, and may be made again by whoever makes the step again.
     """
 
     def __init__(self, runtime: ClusterRuntime, *, prefetch: bool) -> None:
@@ -93,6 +100,7 @@ class ServerStep:
         self._finite = FiniteUpdates(runtime)
         self.lost_writes = LostWrites(runtime)
         self.delayed = DelayedRows()
+        self.advance = not_advancing
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
         self._waiter: ThreadPoolExecutor | None = None
@@ -211,7 +219,8 @@ class ServerStep:
         """
         if at_once or not self._active:
             self._arrived()  # values under way lack this: no step begins with them
-            self._session.step(Step([Write(operation, {name: value})]))
+            write = Write(operation, {name: value})
+            self._session.step(Step([write], advance=self.advance()))
             if not self._active:
                 self._forget()
             return
@@ -225,6 +234,15 @@ class ServerStep:
             self._writes.unsettled[name] = None
         if not waits:
             self._flush([])
+
+    def advance_with(self, advance: Callable[[], Advance | None] | None) -> None:
+        """Have each push advance the rows that ``advance`` returns for it; None: none."""
+        self.push_delayed()
+        self.advance = advance or not_advancing
+
+    def wait(self) -> None:
+        """Wait until the push that is under way, if there is one, is applied."""
+        self._arrived()
 
     def push_delayed(self) -> None:
         """Push the gradients that wait for a later step's push."""
@@ -260,7 +278,8 @@ class ServerStep:
     @property
     def is_free(self) -> bool:
         """Whether a step may be made beside the session: it is not used, and changes nothing."""
-        return not (self._prefetch or self._active) and self._session.is_plain
+        plain = self.advance is not_advancing and self._session.is_plain
+        return plain and not (self._prefetch or self._active)
 
     def increment_alone(self) -> int:
         """Return what a step beside the session adds to the global step."""
@@ -356,6 +375,7 @@ class ServerStep:
                     _scale(gradients),
                     self._values_step or None,
                     detached=self._prefetch,
+                    advance=self.advance(),
                 )
             )
         progress.pushes += 1
@@ -384,8 +404,8 @@ class ServerStep:
         self, beside: list[Write], *, is_new_step: bool
     ) -> AbstractContextManager[list[Write]]:
         """Choose the gradients of rows that travel now."""
-        # A closure may be run again elsewhere, with its pushes.
-        if self._session.pushes_for_closure:
+        # A closure may be run again elsewhere, with its pushes; so may a step that advances a row.
+        if self._session.pushes_for_closure or self.advance is not not_advancing:
             return nullcontext(beside)
         return self.delayed.due(beside, is_new_step=is_new_step)
 

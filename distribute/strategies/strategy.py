@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, NoReturn, Self
 
+from ...core import annexes
 from ...core.process.frameworks import watch_imports
 from ...core.process.tracebacks import fold_uncaught
 from ...core.terminal import Shown
@@ -28,6 +29,7 @@ from ..base.values import (
     regroup,
 )
 from ..data.distributed import DistributedDataset
+from ..data.factories import as_dataset
 from ..data.options import InputContext, InputOptions
 from ..data.pipelines import distribute_dataset, distribute_from_function
 from ..variables.variable import Variable
@@ -283,14 +285,28 @@ class Strategy(Shown):
         return values[0] if count == 1 else regroup(values, always_wrap=True)
 
     def experimental_distribute_dataset(
-        self, dataset: Any, options: InputOptions | None = None
+        self, dataset: Any, options: InputOptions | None = None, *, ledger: str = ""
     ) -> DistributedDataset:
         """Split every global batch of a dataset over the replicas.
 
         Args:
             dataset: Batches: see :func:`ropewalk.data.as_dataset` for what is taken.
             options: Options of how it is sharded between workers and prefetched.
+            ledger: Name under which the job keeps which examples were trained: the workers of a
+                parameter-server job share the examples of each epoch, and each of them is trained
+                exactly once, whichever workers are lost, come or leave (docs/ledger.md). For
+                ``rw.data.from_arrays`` and ``rw.data.from_index``. Empty: each worker goes through
+                all of the data.
+
+        Raises:
+            ConfigurationError: ``ledger`` is given with a dataset or a strategy that has none.
         """
+        if ledger:
+            distributing = annexes.the("distributing", "ledger", "a dataset with a ledger")
+            dataset_of_ledger: DistributedDataset = distributing.distribute(
+                self._extended, as_dataset(dataset), options, ledger
+            )
+            return dataset_of_ledger
         return distribute_dataset(self._extended, dataset, options)
 
     def distribute_datasets_from_function(

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ...core.report import TableCounters
+from ...core.report import LedgerCounts, TableCounters
 from ...core.step_times import PARTS, STEP
 from ...core.task import State
 from ...core.terminal import counted, terminal_line
@@ -79,10 +79,19 @@ def status_lines(status: JobStatus) -> list[str]:
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
     lines += _share_lines(status) + _cut_lines(status)
+    lines += [_ledger_line(ledger) for ledger in status.ledgers]
     lines += [finding.text for finding in status.findings]
     if status.reason:
         lines.append(status.reason)
     return lines
+
+
+def _ledger_line(ledger: LedgerCounts) -> str:
+    """Write how far data has come of which each example is trained once."""
+    return (
+        f"data {ledger.name!r}: epoch {ledger.epoch}, {ledger.done} of "
+        f"{counted(ledger.ranges, 'range')} trained, {ledger.leased} leased"
+    )
 
 
 def _share_lines(status: JobStatus) -> list[str]:

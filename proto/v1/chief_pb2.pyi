@@ -232,7 +232,7 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., since_s: _Optional[float] = ..., address: _Optional[str] = ..., detail: _Optional[str] = ..., generation: _Optional[int] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., counters: _Optional[_Union[_ps_pb2.PsCounters, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps", "handovers", "last_failover_s", "cuts", "findings")
+    __slots__ = ("phase", "reason", "since_s", "global_step", "total_steps", "tasks", "last_checkpoint", "last_checkpoint_step", "versions", "security", "shares", "ps_replicas", "failovers", "begins_with", "move", "wanted_ps", "handovers", "last_failover_s", "cuts", "findings", "ledgers")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,7 @@ class GetStatusResponse(_message.Message):
     LAST_FAILOVER_S_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
     reason: str
     since_s: float
@@ -273,7 +274,22 @@ class GetStatusResponse(_message.Message):
     last_failover_s: float
     cuts: CutCounts
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
+    ledgers: _containers.RepeatedCompositeFieldContainer[LedgerStatus]
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ..., since_s: _Optional[float] = ..., global_step: _Optional[int] = ..., total_steps: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., last_checkpoint: _Optional[str] = ..., last_checkpoint_step: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., security: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[ShareLeader, _Mapping]]] = ..., ps_replicas: _Optional[int] = ..., failovers: _Optional[int] = ..., begins_with: _Optional[str] = ..., move: _Optional[_Union[ShareMove, _Mapping]] = ..., wanted_ps: _Optional[int] = ..., handovers: _Optional[int] = ..., last_failover_s: _Optional[float] = ..., cuts: _Optional[_Union[CutCounts, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., ledgers: _Optional[_Iterable[_Union[LedgerStatus, _Mapping]]] = ...) -> None: ...
+
+class LedgerStatus(_message.Message):
+    __slots__ = ("name", "epoch", "ranges", "done", "leased")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    ranges: int
+    done: int
+    leased: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., ranges: _Optional[int] = ..., done: _Optional[int] = ..., leased: _Optional[int] = ...) -> None: ...
 
 class Finding(_message.Message):
     __slots__ = ("kind", "subject", "text", "numbers")
@@ -558,3 +574,64 @@ class AnswerQuestionRequest(_message.Message):
 class AnswerQuestionResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LeaseRangeRequest(_message.Message):
+    __slots__ = ("ledger", "plan", "ranges", "epoch", "done", "held", "given_back", "takes", "progress")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_BACK_FIELD_NUMBER: _ClassVar[int]
+    TAKES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ledger: str
+    plan: _containers.RepeatedScalarFieldContainer[int]
+    ranges: int
+    epoch: int
+    done: _containers.RepeatedCompositeFieldContainer[LeasedRange]
+    held: _containers.RepeatedCompositeFieldContainer[LeasedRange]
+    given_back: _containers.RepeatedCompositeFieldContainer[LeasedRange]
+    takes: bool
+    progress: LedgerProgress
+    def __init__(self, ledger: _Optional[str] = ..., plan: _Optional[_Iterable[int]] = ..., ranges: _Optional[int] = ..., epoch: _Optional[int] = ..., done: _Optional[_Iterable[_Union[LeasedRange, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[LeasedRange, _Mapping]]] = ..., given_back: _Optional[_Iterable[_Union[LeasedRange, _Mapping]]] = ..., takes: bool = ..., progress: _Optional[_Union[LedgerProgress, _Mapping]] = ..., **kwargs) -> None: ...
+
+class LeasedRange(_message.Message):
+    __slots__ = ("epoch", "number")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    number: int
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class LedgerProgress(_message.Message):
+    __slots__ = ("epoch", "done", "begun")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    done: bytes
+    begun: bytes
+    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[bytes] = ..., begun: _Optional[bytes] = ...) -> None: ...
+
+class LeaseRangeResponse(_message.Message):
+    __slots__ = ("range", "over", "tell", "wait", "begun")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    TELL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    range: LeasedRange
+    over: bool
+    tell: bool
+    wait: Holders
+    begun: bool
+    def __init__(self, range: _Optional[_Union[LeasedRange, _Mapping]] = ..., over: bool = ..., tell: bool = ..., wait: _Optional[_Union[Holders, _Mapping]] = ..., begun: bool = ...) -> None: ...
+
+class Holders(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...

@@ -119,6 +119,11 @@ class ChiefStub(object):
                 request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.SerializeToString,
                 response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.FromString,
                 _registered_method=True)
+        self.LeaseRange = channel.unary_unary(
+                '/ropewalk.proto.v1.Chief/LeaseRange',
+                request_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeRequest.SerializeToString,
+                response_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeResponse.FromString,
+                _registered_method=True)
 
 
 class ChiefServicer(object):
@@ -250,6 +255,14 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LeaseRange(self, request, context):
+        """Lease a range of examples to a worker, and hear which ones it has trained (docs/adr/0115). Answered
+        at once. A repeat leases another range; the first one comes back when the worker leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChiefServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -337,6 +350,11 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.AnswerQuestion,
                     request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.FromString,
                     response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.SerializeToString,
+            ),
+            'LeaseRange': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseRange,
+                    request_deserializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeRequest.FromString,
+                    response_serializer=ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -798,6 +816,33 @@ class Chief(object):
             '/ropewalk.proto.v1.Chief/AnswerQuestion',
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionRequest.SerializeToString,
             ropewalk_dot_proto_dot_v1_dot_chief__pb2.AnswerQuestionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseRange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ropewalk.proto.v1.Chief/LeaseRange',
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeRequest.SerializeToString,
+            ropewalk_dot_proto_dot_v1_dot_chief__pb2.LeaseRangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -135,6 +135,14 @@ class ChiefStub:
     ]
     """A task answers a question. Idempotent: the first answer stays."""
 
+    LeaseRange: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.LeaseRangeRequest,
+        chief_pb2.LeaseRangeResponse,
+    ]
+    """Lease a range of examples to a worker, and hear which ones it has trained (docs/adr/0115). Answered
+    at once. A repeat leases another range; the first one comes back when the worker leaves.
+    """
+
 class ChiefAsyncStub:
     Register: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.RegisterRequest,
@@ -251,6 +259,14 @@ class ChiefAsyncStub:
         chief_pb2.AnswerQuestionResponse,
     ]
     """A task answers a question. Idempotent: the first answer stays."""
+
+    LeaseRange: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.LeaseRangeRequest,
+        chief_pb2.LeaseRangeResponse,
+    ]
+    """Lease a range of examples to a worker, and hear which ones it has trained (docs/adr/0115). Answered
+    at once. A repeat leases another range; the first one comes back when the worker leaves.
+    """
 
 class ChiefServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -402,5 +418,15 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.AnswerQuestionResponse, collections.abc.Awaitable[chief_pb2.AnswerQuestionResponse]]:
         """A task answers a question. Idempotent: the first answer stays."""
+
+    @abc.abstractmethod
+    def LeaseRange(
+        self,
+        request: chief_pb2.LeaseRangeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.LeaseRangeResponse, collections.abc.Awaitable[chief_pb2.LeaseRangeResponse]]:
+        """Lease a range of examples to a worker, and hear which ones it has trained (docs/adr/0115). Answered
+        at once. A repeat leases another range; the first one comes back when the worker leaves.
+        """
 
 def add_ChiefServicer_to_server(servicer: ChiefServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

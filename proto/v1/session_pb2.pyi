@@ -20,6 +20,7 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_DIVIDE: _ClassVar[Operation]
     OPERATION_MINIMUM: _ClassVar[Operation]
     OPERATION_MAXIMUM: _ClassVar[Operation]
+    OPERATION_ADVANCE: _ClassVar[Operation]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -38,6 +39,7 @@ OPERATION_MULTIPLY: Operation
 OPERATION_DIVIDE: Operation
 OPERATION_MINIMUM: Operation
 OPERATION_MAXIMUM: Operation
+OPERATION_ADVANCE: Operation
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_DENSE: Encoding
 ENCODING_ROWS: Encoding
@@ -315,7 +317,7 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure", "answer_room", "segment")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure", "answer_room", "segment", "advance_row", "advance_to", "settle_row", "settle_to")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +336,10 @@ class Step(_message.Message):
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
     ANSWER_ROOM_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_ROW_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_TO_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_ROW_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_TO_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -352,7 +358,11 @@ class Step(_message.Message):
     closure: ClosureRun
     answer_room: int
     segment: int
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ..., answer_room: _Optional[int] = ..., segment: _Optional[int] = ...) -> None: ...
+    advance_row: int
+    advance_to: int
+    settle_row: int
+    settle_to: int
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ..., answer_room: _Optional[int] = ..., segment: _Optional[int] = ..., advance_row: _Optional[int] = ..., advance_to: _Optional[int] = ..., settle_row: _Optional[int] = ..., settle_to: _Optional[int] = ...) -> None: ...
 
 class ClosureRun(_message.Message):
     __slots__ = ("coordinator", "lane", "turn", "attempt", "oldest_attempt")

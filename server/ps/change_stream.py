@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...core.arrays.dtypes import Array
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
-from ...core.wire.steps import PushResult
+from ...core.wire.steps import Advanced, PushResult
 from ...engine.push_target import PushTarget, StepInfo, UpdatePart
 from ...net.shared_memory import SharedSegment
 from .layout import NOTHING, Layout
@@ -30,6 +30,7 @@ class Push(StepInfo):
         step_increment: Added to the global step.
         changed: Id of a bound update rule -> the one to run instead.
         segment: Shared memory that the values are in, if they are.
+        advance: Rows that the push advances, if its layout has a gate.
     """
 
     layout: Layout = NOTHING
@@ -37,6 +38,7 @@ class Push(StepInfo):
     step_increment: int = 0
     changed: Mapping[int, UpdateRule] = field(default_factory=dict)
     segment: SharedSegment | None = None
+    advance: Advanced | None = None
 
 
 @dataclass(slots=True)

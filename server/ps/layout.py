@@ -13,7 +13,7 @@ from ...core.rules.definitions import ShardDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import TaskId
 from ...core.wire.bounds import check_number
-from ...core.wire.steps import ROW_OPERATIONS, Encoding, LayoutEntry, Operation
+from ...core.wire.steps import ROW_OPERATIONS, Advanced, Encoding, LayoutEntry, Operation
 from ...engine.block import Block
 from ...engine.push_target import PushTarget, Range, RowsByKey
 
@@ -70,6 +70,11 @@ class LayoutRange:
         return self.block.shards[self.where.first].rows if self.encoding is Encoding.ROWS else size
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether the payload has row or element numbers, or keys, for its values."""
+        return self.encoding is not Encoding.DENSE and self.operation is not Operation.ADVANCE
+
+    @property
     def is_scaled(self) -> bool:
         """Whether rows travel as int8, each with its scale."""
         return self.dtype == INT8 and self.block.dtype != INT8
@@ -105,6 +110,8 @@ class Layout:
         dense_bytes: Bytes of the dense ranges.
         numbered: The other ranges, whose payload has row or element numbers, or keys.
         num_entries: Number of shards.
+        gate: Range with the row that the push advances, the last one, which has nothing in the
+            payload; None: it advances none.
     """
 
     ranges: tuple[LayoutRange, ...] = ()
@@ -112,14 +119,18 @@ class Layout:
     dense_bytes: int = field(init=False)
     numbered: tuple[LayoutRange, ...] = field(init=False)
     num_entries: int = field(init=False)
+    gate: LayoutRange | None = field(init=False)
 
     def __post_init__(self) -> None:
         dense = [s for s in self.ranges if s.encoding is Encoding.DENSE]
-        numbered = tuple(s for s in self.ranges if s.encoding is not Encoding.DENSE)
+        numbered = tuple(s for s in self.ranges if s.has_numbers)
         object.__setattr__(self, "dense_bytes", sum(s.num_bytes for s in dense))
         object.__setattr__(self, "numbered", numbered)
         entries = sum(s.where.last - s.where.first for s in self.ranges)
         object.__setattr__(self, "num_entries", entries)
+        last = self.ranges[-1] if self.ranges else None
+        is_gated = last is not None and last.operation is Operation.ADVANCE
+        object.__setattr__(self, "gate", last if is_gated else None)
 
     def num_bytes(self, counts: Sequence[int]) -> int:
         """Count the bytes of the values, given the number of rows or elements of each numbered
@@ -160,6 +171,25 @@ class Layout:
                     task=task,
                     variable=label,
                 )
+
+    def check_advance(self, advance: Advanced | None, who: TaskId) -> None:
+        """Check that a push with this layout advances rows if, and only if, the layout says so.
+
+        Raises:
+            RefusedError: It is not so, or there is no such row.
+        """
+        if self.gate is None and advance is None:
+            return
+        if self.gate is None or advance is None:
+            raise RefusedError(f"{who} advances {advance}, and its layout says otherwise", task=who)
+        row = max(advance.row, advance.settled_row)
+        if row >= self.gate.numbered:
+            label = self.gate.block.shards[self.gate.where.first].label
+            raise RefusedError(
+                f"{who} advances row {row} of {label!r}, which has {self.gate.numbered} here",
+                task=who,
+                value=row,
+            )
 
     def versions(self) -> Array:
         """Collect the current version of every entry, int64."""
@@ -236,6 +266,9 @@ def compile_layout(table: "ShardTable", entries: Sequence[LayoutEntry]) -> Layou
         RefusedError: An APPLY to a variable without an update rule, or another operation, encoding
             or dtype that the variable cannot have.
     """
+    for item in entries[:-1]:
+        if item.operation is Operation.ADVANCE:
+            raise _refused(table.task, item, "is advanced by an entry that is not the last one")
     return join_ranges(_range(item, table) for item in entries)
 
 
@@ -255,6 +288,8 @@ def _range(item: LayoutEntry, table: "ShardTable") -> LayoutRange:
     _check_decay(item, block.dtype, table.task)
     applied = rule if item.operation is Operation.APPLY else None
     width = _width(block, block.shards[entry], item.encoding)
+    if item.operation is Operation.ADVANCE and (block.dtype != np.int64 or width != 1):
+        raise _refused(table.task, item, "has no rows of one int64, which ADVANCE is for")
     where = block.range_of(entry)
     return LayoutRange(
         block, where, item.operation, applied, item.encoding, dtype, width, item.decay

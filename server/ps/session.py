@@ -22,7 +22,7 @@ from ...core.errors import (
 from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
 from ...core.wire.codec import closure_of, hyperparameters_of
-from ...core.wire.steps import SMALL_BYTES, Encoding, LayoutEntry, PushResult, StepReply
+from ...core.wire.steps import SMALL_BYTES, Advanced, Encoding, LayoutEntry, PushResult, StepReply
 from ...engine.push_target import PushTarget
 from ...proto.v1 import session_pb2
 from .change_stream import Push
@@ -311,6 +311,9 @@ class Session:
         pull_rows = [_take_rows(payload, count) for count in step.pull_rows]
         push_layout.check_rows(push_rows, self._store.task)
         pull_layout.check_rows(pull_rows, self._store.task)
+        advance = _advance_of(step)
+        push_layout.check_advance(advance, self._who.task)
+        pull_layout.check_advance(None, self._who.task)
         if not step.sequence:
             return None, pull_layout, pull_rows
         if not self._may_count:  # every push does, with its sequence number at least
@@ -327,6 +330,7 @@ class Session:
             step.step_increment,
             self._changed(push_layout, hyperparameters_of(step)),
             payload.segment,
+            advance,
         )
         return push, pull_layout, pull_rows
 
@@ -402,11 +406,19 @@ class Session:
             )
 
 
+def _advance_of(step: session_pb2.Step) -> Advanced | None:
+    if not step.advance_to:
+        return None
+    return Advanced(step.advance_row, step.advance_to, step.settle_row, step.settle_to)
+
+
 def _may_overlap(step: session_pb2.Step, push: Push, pull: Layout) -> bool:
     """Return whether a step is large and pulls only what it pushes: nothing can be left out
     then.
     """
     if not step.early_reply or pull.numbered or pull.dense_bytes <= SMALL_BYTES:
+        return False
+    if push.layout.gate is not None:  # applied whole, or not at all
         return False
     pushed = {id(part.block) for part in push.layout.ranges}
     return pushed.issuperset(id(part.block) for part in pull.ranges)

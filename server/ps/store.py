@@ -24,6 +24,7 @@ from ...engine.rows import gather_rows
 from .change_stream import BlockChange, ChangeStream, Push, Subscriber
 from .layout import Layout, LayoutRange
 from .limits import HeldBytes
+from .once import Turns
 from .push_marks import LogCopied, PushMarks
 from .shard_table import ShardTable
 
@@ -69,6 +70,7 @@ class Store:
         self.beside = beside
         self._parts: dict[object, Any] = {}
         self._parts_lock = threading.Lock()
+        self._turns = Turns()
         self._marks_lock = threading.Lock()
         self._marks = PushMarks(task, settings.max_sessions)
         self._tally = PsCounters()  # of what happens; the rest is looked up
@@ -151,10 +153,19 @@ class Store:
         """Apply a push as :meth:`push` does, block by block: yields each updated block, returns the
         result.
 
-        Blocks of a repeated push are not yielded.
+        Blocks of a repeated push are not yielded; of one that advances a row, the last one alone,
+        since all of it is read before any of it is applied.
         """
         for each in self.stream.subscribers:
             each.arrives(push.who)
+        if push.advance is None:
+            return (yield from self._applying(push, fetch))
+        with self._turns.take(push, push.advance, fetch) as (allowed, taken):
+            updated, result = _run(self._applying(allowed, taken))
+        yield from updated[-1:]
+        return result
+
+    def _applying(self, push: Push, fetch: Fetch) -> Generator[PushTarget, None, PushResult]:
         with self._marks_lock:
             fresh = self._marks.is_new(push)
             info = push.at_least(self._marks.global_step)
@@ -408,6 +419,18 @@ def _values(
         return block.read(keys, own).reshape(-1), None
     value = part.array.value[where.start : where.stop]
     return (value if numbers is None else value.reshape(part.numbered, part.width)), numbers
+
+
+def _run(
+    applying: Generator[PushTarget, None, PushResult],
+) -> tuple[list[PushTarget], PushResult]:
+    """Apply a push to its end; returns the updated blocks, and the result."""
+    updated: list[PushTarget] = []
+    while True:
+        try:
+            updated.append(next(applying))
+        except StopIteration as end:
+            return updated, end.value
 
 
 def _copy(values: Array, rows: Array | None) -> Array:

@@ -26,7 +26,7 @@ NAMES = {
     """,
     "ropewalk.data": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
-        Dataset DistributeOptions Options as_dataset experimental from_arrays from_files
+        Dataset DistributeOptions Options as_dataset experimental from_arrays from_files from_index
     """,
     "ropewalk.data.experimental": """
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY AutoShardPolicy

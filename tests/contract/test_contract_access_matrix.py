@@ -81,6 +81,7 @@ Chief/ReleaseCut            .       x       x         x       .        .        
 Chief/AskTasks              x       x       .         .       .        .          .
 Chief/GetAnswers            x       x       .         .       .        .          .
 Chief/AnswerQuestion        .       x       x         x       .        x          .
+Chief/LeaseRange            .       x       x         x       .        .          .
 Collective/Probe            .       x       x         x       .        .          .
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
@@ -128,6 +129,7 @@ OPERATION_MULTIPLY                  x       x         x                .        
 OPERATION_DIVIDE                    x       x         x                .          .
 OPERATION_MINIMUM                   x       x         x                .          .
 OPERATION_MAXIMUM                   x       x         x                .          .
+OPERATION_ADVANCE                   x       x         x                .          .
 """
 # ?: it is not known who that is, tls: no connection comes about
 STRANGERS = {
@@ -363,6 +365,7 @@ def test_requests_with_a_sender_are_known() -> None:
     assert SENDERS == [
         "Chief/Register", "Chief/Heartbeat", "Chief/Finish", "Chief/Arrive", "Chief/JoinPs",
         "Chief/JoinCut", "Chief/TakeCut", "Chief/ReleaseCut", "Chief/AnswerQuestion",
+        "Chief/LeaseRange",
         "ParameterServer/Define", "ParameterServer/Attach",
         "ParameterServer/LeadShare", "ParameterServer/CopyShare",
         "ParameterServer/HandOverShare", "ParameterServer/GiveUpShare",
