@@ -68,9 +68,13 @@ def write_evaluation(model_dir: str, evaluation: Evaluation, name: str = "") -> 
     """Keep a result in ``model_dir/eval``, or ``eval_<name>``; a reader never sees half a file."""
     folder = open_folder(model_dir).subfolder(_folder(name))
     folder.make()
-    remove_temporaries(folder)  # of a killed evaluator: there is one
+    remove_temporaries(folder)  # of a killed evaluator
     file = f"step-{evaluation.global_step:010d}{'-final' if evaluation.final else ''}.json"
-    folder.put(file, evaluation.model_dump_json(indent=1).encode())
+    data = evaluation.model_dump_json(indent=1).encode()
+    try:
+        folder.put(file, data)
+    except FileNotFoundError:  # another process that evaluates took it for one of a killed one
+        folder.put(file, data)
 
 
 def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:

@@ -18,8 +18,8 @@ from common import load_digits
 
 import ropewalk as rw
 
-STEPS, BATCH, CHANNELS, BLOCKS = 600, 64, 12, 2
-RATE = rw.optimizers.PiecewiseConstantDecay(boundaries=[450, 550], values=[0.01, 0.003, 0.001])
+STEPS, BATCH, CHANNELS, BLOCKS = 300, 64, 12, 2
+RATE = rw.optimizers.PiecewiseConstantDecay(boundaries=[200, 260], values=[0.01, 0.003, 0.001])
 DECAY = 1e-4  # of the weights
 
 

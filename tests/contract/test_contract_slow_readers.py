@@ -153,7 +153,7 @@ def many_calls(cluster: Cluster, who: Principal, path: str, port: int, window: i
             pytest.param(
                 *("token", role, 0),
                 id=role,
-                marks=() if role in ("reader", "worker") else pytest.mark.soak,
+                marks=() if role == "reader" else pytest.mark.soak,
             )
             for role in ROLES
         ),

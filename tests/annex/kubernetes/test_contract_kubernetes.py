@@ -19,6 +19,7 @@ from helpers.kubernetes.pod_listings import (
     running,
     unschedulable,
 )
+from helpers.late import Late
 from ropewalk.annexes.kubernetes.requests import own_namespace
 from ropewalk.cluster.resolvers.resolved import resolve
 from ropewalk.cluster.spec import ClusterSpec
@@ -36,7 +37,7 @@ from ropewalk.distribute.cluster_resolver import (
     UnionResolver,
 )
 
-client = pytest.importorskip("kubernetes").client
+client = Late("kubernetes.client")
 JOBS = {"ps": ["app=mnist,role=ps"], "worker": ["job-name=mnist"]}
 
 

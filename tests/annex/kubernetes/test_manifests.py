@@ -11,11 +11,12 @@ import yaml
 from helpers.jobfile import digits
 from helpers.kubernetes.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.kubernetes.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
+from helpers.late import Late
 from ropewalk.annexes.kubernetes.manifests import manifests
 from ropewalk.cluster.access import principal_of_uri
 from ropewalk.telemetry.metrics_page import PATH
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
+kubernetes_validate = Late("kubernetes_validate")  # knows the schemas
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
 ON_KIND = {"dev", "standalone", "tfjob"}

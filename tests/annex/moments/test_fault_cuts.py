@@ -15,7 +15,7 @@ from helpers.waiting import wait_until
 # Each task counts in variables on both ps, and, in a table on one of them, every third step.
 # Pushes to the first ps are small, those to the second one take longer.
 PROGRAM = """
-import json, os, pathlib
+import json, os, pathlib, time
 import numpy as np
 import ropewalk as rw
 
@@ -42,6 +42,7 @@ steps = 0
 while not pathlib.Path("enough").exists():
     strategy.run(sparse if steps % 3 == 0 else step)
     steps += 1
+    time.sleep(0.005)
     if slot == 0 and steps % 10 == 0 and not pathlib.Path("no-snapshots").exists():
         try:
             values = strategy.snapshot(timeout_s=2).values

@@ -101,17 +101,17 @@ def test_a_job_whose_worker_was_killed_goes_on_where_it_was_saved(
     kill("worker:1", no_process_left)
     assert launcher.wait(scaled(20)) == ExitCode.KILLED
     assert "to resume: ropewalk local" in output.read_text()
-    resumed = run_cli(*IN_SYNC, program, "1500", "0", "metric")
+    resumed = run_cli(*IN_SYNC, program, "600", "0", "metric")
     assert resumed.returncode == 0, resumed.stdout
     [saved] = said(resumed.stdout, r"resuming from model/ckpt-0*(\d+)\S* \(global step")
     assert int(saved) > 1
     assert said(resumed.stdout, r"begins at (\d+)") == [saved] * 2
-    straight = run_cli(*IN_SYNC[:-1], "other", program, "1500", "0", "metric")
-    for words in (r"ends at 1500 with (\S+)", r"and (3000) seen"):
+    straight = run_cli(*IN_SYNC[:-1], "other", program, "600", "0", "metric")
+    for words in (r"ends at 600 with (\S+)", r"and (1200) seen"):
         assert said(resumed.stdout, words) == said(straight.stdout, words) != []
     status = run_cli("status", "model").stdout
-    assert "global step 1500" in status
-    assert re.search(r"checkpoint model/ckpt-0000001500", status), status
+    assert "global step 600" in status
+    assert re.search(r"checkpoint model/ckpt-0000000600", status), status
 
 
 def test_plain_python_tasks_that_lose_one_ask_for_a_restart_and_resume(

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from helpers.kubernetes.cluster import KubernetesCluster
+from helpers.late import Late
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 
-client = pytest.importorskip("kubernetes").client
+client = Late("kubernetes.client")
 SELECTOR = "app.kubernetes.io/name=ropewalk,app.kubernetes.io/instance=digits"
 
 

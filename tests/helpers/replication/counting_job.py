@@ -41,7 +41,7 @@ class CountingJob(HandStarted):
         readers: How many of them, the last ones, only read.
         chief_counts: The chief counts its steps, too. One that is to be killed does not.
         rows: Rows of the large variable, each of 128 bytes.
-        pause_s: Time between two steps of a task. Unit: seconds.
+        pause_s: Time between two steps of a task, which leaves others the processor. Unit: seconds.
         rebalances: The chief moves shares by itself.
         replicas: How many ps have each share.
         shares: Number of shares; 0: one for each ps.
@@ -67,7 +67,7 @@ class CountingJob(HandStarted):
         readers: int = 0,
         chief_counts: bool = True,
         rows: int = 20_000,
-        pause_s: float = 0.0,
+        pause_s: float = 0.0 if "SOAK" in os.environ else 0.004,
         rebalances: bool = False,
         replicas: int = 2,
         shares: int = 0,

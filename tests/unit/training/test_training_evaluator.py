@@ -1,6 +1,7 @@
 """The sidecar evaluator follows checkpoints to the last one; evaluations are kept beside them."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -313,6 +314,21 @@ def test_evaluating_a_step_again_replaces_its_result(tmp_path: Path) -> None:
     again = evaluation(5).model_copy(update={"metrics": {"loss": 9.0}})
     write_evaluation(str(tmp_path), again)
     assert read_evaluations(str(tmp_path)) == [again]
+
+
+def test_two_that_evaluate_at_a_time_take_nothing_from_each_other(
+    calls: Calls, tmp_path: Path
+) -> None:
+    """A chief evaluates at its end, beside the evaluator; each removes what killed ones left."""
+    others = [evaluation(7)]
+
+    def write_another(*_: object, **__: object) -> None:
+        if others:
+            write_evaluation(str(tmp_path), others.pop())
+
+    calls.before(os, "rename", write_another)
+    write_evaluation(str(tmp_path), evaluation(5))
+    assert [each.global_step for each in read_evaluations(str(tmp_path))] == [5, 7]
 
 
 def test_evaluations_are_plain_json(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster
 from helpers.kubernetes.job_objects import ready, task_pod
 from helpers.kubernetes.manifest_lints import problems
+from helpers.late import Late
 from ropewalk.annexes.jobfile.model import JobFile
 from ropewalk.annexes.jobfile.reading import read_job
 from ropewalk.annexes.kubernetes.api import KubernetesApi
@@ -22,7 +23,7 @@ from ropewalk.annexes.kubernetes.removal import Done, delete_all
 from ropewalk.annexes.kubernetes.scaling import documents_to_apply, read_scale
 from ropewalk.core.errors import ConfigurationError
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
+kubernetes_validate = Late("kubernetes_validate")  # knows the schemas
 KUBERNETES = "1.34"
 SETS = ("ps", "chief", "worker")
 

@@ -14,6 +14,7 @@ from helpers.jobfile import DIGITS, digits
 from helpers.kubernetes.cluster import KubernetesCluster, Refused
 from helpers.kubernetes.connected_api import SELECTOR, connected
 from helpers.kubernetes.job_objects import ready, task_pod
+from helpers.late import Late
 from ropewalk.annexes.kubernetes.api import KubernetesApi
 from ropewalk.annexes.kubernetes.applying import apply_job
 from ropewalk.core.errors import (
@@ -24,7 +25,7 @@ from ropewalk.core.errors import (
     RopewalkError,
 )
 
-client = pytest.importorskip("kubernetes").client
+client = Late("kubernetes.client")
 
 
 @pytest.mark.parametrize(
