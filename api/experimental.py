@@ -29,13 +29,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from ..annexes.jax_bridge.tpu_strategy import ExperimentalTPUStrategy as TPUStrategy
+    from ..annexes.preemption.handler import PreemptionCheckpointHandler, TerminationConfig
     from ..annexes.ring.multi_worker import (
         ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
     )
     from ..distribute import coordinator
     from ..training.device_assignment import DeviceAssignment
 
-    __all__ += ["DeviceAssignment", "TPUStrategy"]
+    __all__ += [
+        "DeviceAssignment",
+        "PreemptionCheckpointHandler",
+        "TPUStrategy",
+        "TerminationConfig",
+    ]
 else:
     __getattr__ = public_getattr(
         "ropewalk.distribute.experimental",
@@ -45,6 +51,10 @@ else:
             "MultiWorkerMirroredStrategy": (
                 "annexes.ring.multi_worker:ExperimentalMultiWorkerMirroredStrategy"
             ),
+            "PreemptionCheckpointHandler": (
+                "annexes.preemption.handler:PreemptionCheckpointHandler"
+            ),
+            "TerminationConfig": "annexes.preemption.handler:TerminationConfig",
             "TPUStrategy": "annexes.jax_bridge.tpu_strategy:ExperimentalTPUStrategy",
             "coordinator": "distribute.coordinator",
         },

@@ -12,9 +12,6 @@ _FILES = "`rw.data.from_files(paths, read)`, where `read(path)` gives "
 _METHOD = "it is a method of rw.data.Dataset, in small letters"
 _ITERATOR = "iter(dataset) has get_next and get_next_as_optional"
 _DEVICES = "rw.config.list_logical_devices() lists devices, as names"
-_SOONER = (
-    "a job saves when a task gets SIGTERM, and resumes from its checkpoints: docs/checkpoints.md"
-)
 _CHECKPOINTS = "use latest_checkpoint, list_variables and load_checkpoint"
 
 INSTEAD: Mapping[str, Mapping[str, str]] = {
@@ -100,9 +97,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "unique": _METHOD,
     },
     "ropewalk.distribute.experimental": {
-        "PreemptionCheckpointHandler": _SOONER,
-        "PreemptionWatcher": _SOONER,
-        "TerminationConfig": _SOONER,
+        "PreemptionWatcher": "use PreemptionCheckpointHandler, which watches for SIGTERM itself",
         "rpc": "calls of functions between tasks are not training: use gRPC",
     },
     "ropewalk.metrics": {

@@ -104,8 +104,17 @@ class LivenessSettings(SettingsGroup, concerns=(Concern.DRIVER,)):
         default=10.0,
         gt=0,
         le=86_400,
-        description="A task is lost this long after its last heartbeat. Twenty missed ones: a "
-        "garbage collection or a page-out is not a death.",
+        description="A task is lost this long after its last heartbeat, at the latest. Twenty "
+        "missed ones: a garbage collection or a page-out is not a death.",
+    )
+    shortest_lease_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=86_400,
+        description="A task of which something else says that it is gone (its connection is "
+        "closed, a signal has stopped it, its process answers no ping) is lost after twice the "
+        "longest of its last hundred times between heartbeats, but not before this time and not "
+        "after `lease_s`. Two heartbeats. More where connections break for seconds and come back.",
     )
     reconnect_timeout_s: float = Field(
         default=15.0,

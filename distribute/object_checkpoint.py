@@ -231,6 +231,10 @@ class ObjectCheckpoint:
         mine = DistributedValues([np.array(number, np.int64)])
         return int(self._to_save()[1].extended.of_first_replica(mine))
 
+    def any_worker(self, mine: bool) -> bool:
+        """Return whether ``mine`` is true on any synchronous worker; all of them call this."""
+        return bool(self._to_save()[1].extended.any_worker(mine))
+
     @property
     def writes(self) -> bool:
         """Whether this task is the one that writes."""

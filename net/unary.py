@@ -143,7 +143,7 @@ def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
     except RopewalkError as error:
         raise call_error(error) from error
     answer = guard.answer(call.path, authorization)
-    seen = replace(visitor, is_waiting=call.is_waiting, is_connected=call.link.is_open)
+    seen = replace(visitor, is_waiting=call.is_waiting, line=call.link)
     return seen, [(ANSWER, answer)] if answer else []
 
 

@@ -59,7 +59,7 @@ def run_task(
     report = take_error_report()
     watch = StartWatch(task.task)
     watch.begin()
-    begin_task_process(task)
+    begin_task_process(task, settings)
     try:
         check_limits()
         settings = _with_kept_paths(with_own_job(settings))
@@ -105,7 +105,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
 
     _watch_parent_death()
     check_limits()
-    begin_task_process(task)
+    begin_task_process(task, settings)
     settings = with_own_job(settings)
     with kept_events(task.task, settings) as kept:
         code = lead(task, settings)

@@ -66,7 +66,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         return None  # no task of such a job: the strategy says so
     process.events = KeptEvents(task.task, settings)
     process.events.start()
-    begin_task_process(task)
+    begin_task_process(task, settings)
     quiet_grpc()
     _log_unless_the_program_does(settings)
     check_limits()

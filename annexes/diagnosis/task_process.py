@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass
 
 from ...cluster.resolvers.resolved import ResolvedTask
+from ...core.settings import Settings
 
 STACKS, SHEET = "ropewalk-stacks", "ropewalk-task"
 SIGNAL = int(signal.SIGRTMIN) + 12
@@ -34,7 +35,7 @@ class _Sheet:
 _sheets: list[_Sheet] = []  # at most one
 
 
-def begin(task: ResolvedTask) -> None:
+def begin(task: ResolvedTask, _: Settings) -> None:
     """Have this process write its stacks when it is asked by a signal.
 
     Args:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from ...client.ps.control import PsControl
+from ...cluster.liveness import Rhythm
 from ...cluster.replication.configuration import PsReport
 from ...core.errors import PeerLostError, RopewalkError
 from ...core.process.events import event
@@ -15,9 +16,10 @@ from ...core.task import Incarnation, TaskId
 
 log = logging.getLogger(__name__)
 
-# A call is answered after half a second: a ps that is silent for longer stands still.
-_WATCH_S = 2.0
-_PROBE_S = 0.75
+# A call is answered after half a second. A ps that is silent for much longer than it was before
+# stands still: for twice its longest answer, within these bounds; 2 seconds until some are known.
+_SHORTEST_S, _LONGEST_S, _WATCH_S = 1.0, 10.0, 2.0
+_PROBE = 0.4  # of that
 _FIRST_ANSWER_S = 3.0
 _PAUSE_S = 0.1
 _PORT_S = 0.2  # for a machine to refuse a connection
@@ -61,6 +63,7 @@ class PsWatch:
         self._closing = closing
         self._was_led = was_led
         self._lost_s = lost_s
+        self._rhythm = Rhythm()
         self._thread = new_thread(f"watch-{control.task.short}", self._watch, failed=failed)
 
     def start(self) -> None:
@@ -80,7 +83,7 @@ class PsWatch:
         while not self._closing.is_set():
             try:
                 seen, report = control.watch_shares(
-                    self._who, seen, timeout_s=_WATCH_S if seen else _PROBE_S
+                    self._who, seen, timeout_s=self._limit_s if seen else self._probe_s
                 )
             except PeerLostError as error:
                 if self._closing.is_set():
@@ -101,8 +104,17 @@ class PsWatch:
                 log.debug("%s", error)
                 self._closing.wait(_REFUSED_S)
             else:
+                self._rhythm.heard(time.monotonic())
                 known, lost_at = True, math.inf
                 self._heard(control.task, report)
+
+    @property
+    def _limit_s(self) -> float:
+        return self._rhythm.limit_s(_SHORTEST_S, _LONGEST_S, _WATCH_S)
+
+    @property
+    def _probe_s(self) -> float:
+        return _PROBE * self._limit_s
 
     def _is_lost(self, lost_at: float) -> bool:
         """Return whether a ps that is suspected is not there any more."""
@@ -111,7 +123,7 @@ class PsWatch:
     def _answers(self) -> bool:
         """Return whether a ps whose call broke off answers another one, soon."""
         try:
-            self._control.watch_shares(self._who, 0, timeout_s=_PROBE_S)
+            self._control.watch_shares(self._who, 0, timeout_s=self._probe_s)
         except RopewalkError:
             return False
         return True

@@ -8,7 +8,8 @@ A job ends in this order: the workers finish, the chief's program finishes, the 
 written, every task is told ``DONE``, the chief ends.
 """
 
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError
 from ...core.exit_codes import is_retryable
@@ -23,6 +24,7 @@ from ...core.task import (
     is_other_job,
 )
 from ...core.terminal import counted
+from ..liveness import Evidence, Judgement, is_to_be_asked, judge
 from ..spec import EVALUATOR, PS
 from .barrier import JobBarrier
 from .members import Challenge, Member, Members, Process, take_place
@@ -93,6 +95,7 @@ class Job(JobPhase):
         chief: TaskId,
         lease_s: float,
         now: float,
+        shortest_lease_s: float = math.inf,
         name: str | None = "",
         max_dynamic: int = 256,
         shares_move: bool = False,
@@ -104,6 +107,8 @@ class Job(JobPhase):
             chief: The chief, which may be worker 0.
             lease_s: A task without a message for this long is lost. Unit: seconds.
             now: The current time.
+            shortest_lease_s: Least time after which a task is lost whose process is known to be
+                gone. Unit: seconds.
             name: Id of the job; None: its chief has yet to find out, and nobody may register.
             max_dynamic: Most tasks beside the expected ones.
             shares_move: Other ps may have what a ps had: the loss of one fails the job only where
@@ -112,6 +117,7 @@ class Job(JobPhase):
         self.name = name
         self.chief = chief
         self.lease_s = lease_s
+        self._shortest_lease_s = min(shortest_lease_s, lease_s)
         self.began = now
         super().__init__()
         self.saved_step = 0  # of the last checkpoint
@@ -193,7 +199,8 @@ class Job(JobPhase):
         self._last_generation += 1
         member.generation = self._last_generation
         member.address = address or member.address
-        member.host, member.pid, member.heard, member.detail = host, pid, now, ""
+        member.host, member.pid, member.detail = host, pid, ""
+        member.hear(now, is_new=True)
         member.exit_code = 0
         member.report = TaskReport(serves=serves)
         member.enter(State.ALIVE, now)
@@ -293,7 +300,7 @@ class Job(JobPhase):
         ps have its variables.
         """
         member = self.members[task]
-        member.heard = now
+        member.hear(now, is_new=member.generation != generation)
         if member.generation not in (0, generation) and not self._shares_move:
             member.enter(State.LOST, now, "restarted")  # and stays lost, whoever answers
             self.begun_again.add(task)
@@ -332,32 +339,59 @@ class Job(JobPhase):
         self.members[task].enter(State.FAILED, now, why)
         self.fail(f"{task}: {why}")
 
+    def limit_s(self, member: Member) -> float:
+        """Compute how long a task that is gone may be silent before it is lost. Unit: seconds."""
+        return member.rhythm.limit_s(self._shortest_lease_s, self.lease_s)
+
     def silent(self, *, now: float) -> list[Member]:
-        """List the tasks that are alive and whose lease ran out."""
+        """List the tasks that are alive and silent for so long that they are to be asked whether
+        they are there.
+        """
         return [
             member
             for member in self.members.values()
-            if member.state is State.ALIVE and now - member.heard > self.lease_s
+            if member.state is State.ALIVE
+            and is_to_be_asked(now - member.heard, self.limit_s(member))
         ]
 
+    def skip(self, seconds: float, *, now: float) -> None:
+        """Leave out a time in which this chief did not run: nobody was silent then."""
+        for member in self.members.values() if seconds > 0 else ():
+            member.heard = min(now, member.heard + seconds)
+            member.rhythm.skip(seconds, now)
+
     def expire(
-        self, *, now: float, there: Container[TaskId] = (), late_s: float = 0.0
+        self,
+        *,
+        now: float,
+        evidence: Mapping[TaskId, Evidence] | None = None,
+        late_s: float = 0.0,
     ) -> list[TaskId]:
-        """Mark tasks whose lease ran out as lost; return them. A lost ps fails the job.
+        """Mark tasks that are silent for too long as lost; return them. A lost ps fails the job.
 
         Args:
             now: The current time.
-            there: Tasks whose process is there: one that runs a program is late, and not lost.
-                Whatever one runs for others can be run elsewhere.
+            evidence: Evidence about the processes of silent tasks. One that runs a program, and
+                whose process is there, is late, and not lost. Whatever one runs for others can be
+                run elsewhere.
             late_s: Longest time that a task may be late. Unit: seconds.
         """
         lost = []
         for member in self.silent(now=now):
-            silent_s = now - member.heard
-            silent = f"no sign of life for {silent_s:.0f} s"
-            if member.task in there and not member.report.serves and silent_s <= late_s:
-                member.is_late, member.detail = True, f"{silent}, but its process is there"
-            else:
+            silent_s, known = now - member.heard, (evidence or {}).get(member.task, Evidence.NONE)
+            verdict = judge(
+                silent_s,
+                known,
+                limit_s=self.limit_s(member),
+                lease_s=self.lease_s,
+                late_s=0.0 if member.report.serves else late_s,
+            )
+            silent = f"no sign of life for {silent_s:.1f} s"
+            if known is not Evidence.NONE:
+                silent = f"{silent}, {'but' if known is Evidence.THERE else 'and'} {known}"
+            if verdict is Judgement.LATE:
+                member.is_late, member.detail = True, silent
+            elif verdict is Judgement.LOST:
                 member.enter(State.LOST, now, silent)
                 lost.append(member.task)
                 if member.task.type == PS and not self._shares_move:

@@ -7,6 +7,7 @@ from ...core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWo
 from ...core.exit_codes import ExitCode
 from ...core.report import PsCounters, TaskReport
 from ...core.task import Phase, State, TaskId
+from ..liveness import Rhythm
 from ..spec import EVALUATOR, PS, WORKER
 
 # -- May another process take the place of a task that is at work? -----------------------------
@@ -101,6 +102,7 @@ class Member:
         exit_code: Exit code with which its process has ended or ends; 0: nobody has said.
         knows: The phase of the job that the task says it was told.
         is_late: Whether its lease has run out, and its process is there.
+        rhythm: Times between the signs of life of its process.
     """
 
     task: TaskId
@@ -118,6 +120,7 @@ class Member:
     knows: Phase = Phase.RUNNING
     challenge: Challenge | None = None
     is_late: bool = False
+    rhythm: Rhythm = field(default_factory=Rhythm)
 
     @property
     def process(self) -> Process:
@@ -138,9 +141,14 @@ class Member:
             self.detail = detail
         self.is_late = False
 
-    def hear(self, now: float) -> None:
-        """Note that a message of this task has come."""
+    def hear(self, now: float, *, is_new: bool = False) -> None:
+        """Note that a message of this task has come; the first one of another process has no
+        rhythm yet.
+        """
+        if is_new:
+            self.rhythm = Rhythm()
         self.heard = now
+        self.rhythm.heard(now)
         if self.is_late:
             self.is_late, self.detail = False, ""
 

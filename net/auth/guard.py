@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 from ...cluster.access import (
     READER,
@@ -230,6 +231,23 @@ class Guard:
             audit_log.debug(f"{named}: allowed", *words)
 
 
+class CallerLine(Protocol):
+    """The connection that a call came over; also after the answer. None of it waits."""
+
+    @property
+    def pings_answered(self) -> int:
+        """Number of pings that the other end has answered."""
+        ...
+
+    def is_open(self) -> bool:
+        """Return whether it has not ended, as far as is known here."""
+        ...
+
+    def ping(self) -> None:
+        """Ask the other end whether its process runs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Visitor:
     """A caller that was admitted.
@@ -238,14 +256,14 @@ class Visitor:
         principal: Principal of the caller; None: this server does not ask.
         address: Address of the caller.
         is_waiting: Returns whether it still waits for the answer.
-        is_connected: Returns whether its connection is open; also after the answer.
+        line: The connection; None: there is none, and the caller is of this process.
     """
 
     _guard: Guard
     principal: Principal | None
     address: str = ""
     is_waiting: Callable[[], bool] = lambda: True
-    is_connected: Callable[[], bool] = lambda: True
+    line: CallerLine | None = None
 
     @property
     def mode(self) -> SecurityMode:

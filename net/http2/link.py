@@ -77,6 +77,18 @@ class Http2Link:
         """Return whether the connection has not ended, as far as is known here."""
         return not self._broken
 
+    def ping(self) -> None:
+        """Ask the peer whether its process runs. A client's gRPC answers in a thread of its own,
+        whatever holds up its program.
+        """
+        with contextlib.suppress(OSError):
+            self.put_soon(frames.frame(Kind.PING, 0, 0, bytes(8)))
+
+    @property
+    def pings_answered(self) -> int:
+        """Number of pings that the peer has answered."""
+        return self.state.pings_answered
+
     def go_away(self, code: Code = Code.NO_ERROR) -> None:
         """Take no more streams; open ones continue. Idempotent."""
         with self.state.changed:

@@ -141,6 +141,7 @@ class Http2Protocol:
         frames_left: Frames, other than data of a stream, that the peer may still send.
         is_trusted: Whether frames that open windows, of which there are many, do not count.
         data_of: The stream of the current DATA frame.
+        pings_answered: Pings of this side that the peer has answered.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Http2Protocol:
         self.refuses = False
         self.frames_left = _MOST_FRAMES
         self.is_trusted = True
+        self.pings_answered = 0
         self.data_of: Http2Stream | None = None
         self.reader = FrameReader(self, limits.frame_bytes)
         self._limits = limits
@@ -281,7 +283,9 @@ class Http2Protocol:
             case Kind.PING:
                 if len(payload) != 8:
                     raise Http2Error(Code.FRAME_SIZE_ERROR, "a PING frame is not of 8 bytes")
-                if not head.flags & ACK:
+                if head.flags & ACK:
+                    self.pings_answered += 1
+                else:
                     self._answer(frames.frame(Kind.PING, ACK, 0, payload))
             case Kind.GOAWAY:
                 self._on_go_away(payload)

@@ -2,18 +2,19 @@
 
 import socket
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import Message
 
 from ...cluster.job.members import Member
+from ...cluster.liveness import Evidence
 from ...cluster.replication.configuration import ShareLeader
 from ...core import annexes
 from ...core.errors import ConfigurationError
 from ...core.process.processes import is_stopped
 from ...core.task import Incarnation, TaskId
-from ...net.auth.guard import Visitor
+from ...net.auth.guard import CallerLine, Visitor
 from ...net.unary import Servicer
 from ...proto.v1 import chief_pb2
 from ...telemetry.catalogue import Sample
@@ -92,39 +93,84 @@ class Leaders:
 # A program may keep all threads of its process from running for as long as it computes, and then
 # no heartbeat is sent (ADR 0079). A worker of a job with ps listens at no port; but its system
 # keeps the connection open over which its heartbeats came, until the process ends, and answers for
-# it. On this machine it can be seen, too, whether a signal has stopped the process.
+# it. Pings on that connection are answered by threads of gRPC that need no interpreter: not by a
+# process that does not run, or a machine that cannot be reached (ADR 0117). On this machine it can
+# be seen, too, whether a signal has stopped the process.
+
+
+class _Connection:
+    """The connection over which a task was heard last, and whether it answers pings.
+
+    Args:
+        generation: Generation of the task.
+        line: The connection; None: the task is of this process.
+    """
+
+    def __init__(self, generation: int, line: CallerLine | None) -> None:
+        self.generation, self.line = generation, line
+        self._asked: float | None = None
+        self._answered = 0
+        if line is not None:
+            line.ping()  # whether it answers pings at all
+
+    def ask(self, line: CallerLine, now: float, answer_s: float) -> Evidence:
+        """Ping, one at a time; returns what the answers say until now."""
+        answered = line.pings_answered
+        is_answered, self._answered = answered > self._answered, answered
+        if not answered or is_answered or self._asked is None:
+            if answered:
+                self._asked = now
+                line.ping()
+            return Evidence.THERE
+        return Evidence.UNANSWERED if now - self._asked >= answer_s else Evidence.THERE
+
+    def heard(self) -> None:
+        """Note a sign of life: what was asked before does not count any more."""
+        self._asked = None
 
 
 class Presence:
     """The connections over which tasks were heard last. The caller locks."""
 
     def __init__(self) -> None:
-        self._heard: dict[TaskId, tuple[int, Callable[[], bool]]] = {}
+        self._heard: dict[TaskId, _Connection] = {}
         self._host = socket.gethostname()
 
-    def hear(self, who: Incarnation, is_connected: Callable[[], bool]) -> None:
+    def hear(self, who: Incarnation, line: CallerLine | None) -> None:
         """Note that a task has given a sign of life.
 
         Args:
             who: The task.
-            is_connected: Returns whether the connection that it came over is open.
+            line: The connection that it came over; None: it is of this process.
         """
-        self._heard[who.task] = who.generation, is_connected
+        known = self._heard.get(who.task)
+        if known is None or known.line is not line or known.generation != who.generation:
+            self._heard[who.task] = _Connection(who.generation, line)
+        else:
+            known.heard()
 
     def keep(self, tasks: Container[TaskId]) -> None:
         """Forget all others."""
         self._heard = {task: heard for task, heard in self._heard.items() if task in tasks}
 
-    def is_there(self, member: Member) -> bool:
-        """Return whether the process of a task is there, as far as that is known, and may go on."""
-        generation, is_connected = self._heard.get(member.task, (0, _no))
-        if generation != member.generation or not is_connected():
-            return False
-        return not (member.host == self._host and member.pid and is_stopped(member.pid))
+    def evidence(self, member: Member, now: float, answer_s: float = 0.0) -> Evidence:
+        """Find out what is known of the process of a silent task. Asked again and again.
 
-
-def _no() -> bool:
-    return False
+        Args:
+            member: The task.
+            now: The current time.
+            answer_s: Time that the answer to a ping may take. Unit: seconds.
+        """
+        heard = self._heard.get(member.task)
+        if heard is None or heard.generation != member.generation:
+            return Evidence.NONE
+        if heard.line is None:
+            return Evidence.THERE
+        if not heard.line.is_open():
+            return Evidence.ENDED
+        if member.host == self._host and member.pid and is_stopped(member.pid):
+            return Evidence.STOPPED
+        return heard.ask(heard.line, now, answer_s)
 
 
 # -- Parts of a chief that annexes bring: their calls, and what they add to answers and metrics --

@@ -88,6 +88,7 @@ def new_chief(
         expected,
         chief=task,
         lease_s=settings.lease_s,
+        shortest_lease_s=settings.shortest_lease_s,
         now=clock.now(),
         name=job_id,
         max_dynamic=settings.max_sessions,
@@ -129,7 +130,7 @@ class ChiefServicer:
                     is_gone=_has_ended(job.members.get(task)),
                     serves=request.serves,
                 )
-                self._locked_job.presence.hear(who, visitor.is_connected)
+                self._locked_job.presence.hear(who, visitor.line)
                 phase, reason, held = job.phase, job.reason, job.is_held(who, now)
         except OtherJobError as error:
             self._refusals.warning(
@@ -157,7 +158,7 @@ class ChiefServicer:
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
             phase = job.heartbeat(who, report, now=now, knows=knows)
-            self._locked_job.presence.hear(who, visitor.is_connected)
+            self._locked_job.presence.hear(who, visitor.line)
             reason, held = job.reason, job.is_held(who, now)
         answer = chief_pb2.HeartbeatResponse(
             phase=codec.PHASES.to_wire(phase), reason=reason, held=held

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from helpers.waiting import scaled, wait_until
 from ropewalk.client.chief.calls import ChiefClient
 from ropewalk.cluster.access import Principal
+from ropewalk.cluster.liveness import Evidence
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.server.chief.parts import Presence
@@ -30,7 +32,8 @@ def chief() -> Iterator[ChiefServer]:
 
 def is_there(chief: ChiefServer) -> bool:
     with chief.locked_job.open() as (job, _):
-        return chief.locked_job.presence.is_there(job.members[W0])
+        evidence = chief.locked_job.presence.evidence(job.members[W0], time.monotonic(), 0.3)
+        return evidence is Evidence.THERE
 
 
 def test_a_silent_task_is_there_as_long_as_its_connection_is(chief: ChiefServer) -> None:
@@ -65,6 +68,6 @@ def test_a_process_that_a_signal_has_stopped_is_not_there(chief: ChiefServer) ->
 def test_tasks_that_are_no_members_any_more_are_forgotten() -> None:
     presence = Presence()
     for index in range(3):
-        presence.hear(Incarnation(TaskId("worker", index), 1), lambda: True)
+        presence.hear(Incarnation(TaskId("worker", index), 1), None)
     presence.keep([W0])
     assert set(presence._heard) == {W0}

@@ -1,7 +1,8 @@
-"""The chief's loop: renew its lease on the ps, check the tasks' leases, have the job saved, end it.
+"""The chief's loop: renew its lease on the ps, have the job saved, end it.
 
-One thread runs the loop and a second one saves (``job_saver.py``). The loop keeps no state of its
-own: it decides by the :class:`~ropewalk.cluster.job.job.Job` and the clock.
+One thread runs the loop, a second one saves (``job_saver.py``), and a third one notices lost tasks
+(``loss_watch.py``). The loop keeps no state of its own: it decides by the
+:class:`~ropewalk.cluster.job.job.Job` and the clock.
 """
 
 import logging
@@ -19,7 +20,7 @@ from ...core.errors import (
     RopewalkError,
     said_of,
 )
-from ...core.process.events import event, record
+from ...core.process.events import record
 from ...core.process.threads import new_thread
 from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
@@ -29,6 +30,7 @@ from ...server.chief.servicer import LockedJob
 from .companions import Companions
 from .job_saver import JobSaver
 from .leadership import ShareLeadership
+from .loss_watch import LossWatch
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +87,12 @@ class ChiefLoop:
         self._refusal: RopewalkError | None = None  # of a ps to be led
         self._warned_of_replicas = False
         self._companions = companions
+        self._losses = LossWatch(locked_job, settings, self._controls, self._failed)
 
     def start(self) -> None:
-        """Start the loop's thread."""
+        """Start the loop's thread, and the one that notices lost tasks."""
         self._thread.start()
+        self._losses.start()
         self._companions.start()
 
     def add(self, control: PsControl) -> None:
@@ -112,15 +116,7 @@ class ChiefLoop:
 
     def _turn(self) -> None:
         self._attach()
-        late_s = self._settings.orphan_timeout_s
         with self._locked_job.open() as (job, now):
-            presence = self._locked_job.presence
-            presence.keep(job.members)
-            there = {each.task for each in job.silent(now=now) if presence.is_there(each)}
-            for task in job.expire(now=now, there=there, late_s=late_s):
-                why = job.members[task].detail
-                lost = event("task.lost", of=task.short, why=why)
-                log.warning("%s was lost: %s", task, why, extra=lost)
             self._warn_of_replicas(job.members.uneven_replicas())
             self._companions.look(job, now)
         self._companions.act()
@@ -216,6 +212,7 @@ class ChiefLoop:
             return False
         self._leaving.set()
         self._thread.join()
+        self._losses.close()
         self._leadership.stop()
         saver.record()
         return True
@@ -277,6 +274,7 @@ class ChiefLoop:
                     job.fail(f"the last checkpoint could not be written: {saver.failure}")
         self._leaving.set()
         self._thread.join()
+        self._losses.close()
         self._attach(is_last=True)  # the last counters, for the status
         with self._locked_job.open() as (job, now):
             if why_not_done:
@@ -313,7 +311,7 @@ class ChiefLoop:
         began = self._locked_job.clock.now()
         waits = WaitLog(
             self._who.task,
-            limit=f"a task that is gone is given up after {self._settings.lease_s:g} s",
+            limit=f"a task that is gone is given up within {self._settings.lease_s:g} s",
             clock=self._locked_job.clock,
         )
         while True:
@@ -410,6 +408,7 @@ class ChiefLoop:
         """Stop the loop at once."""
         self._leaving.set()
         self._leadership.close()
+        self._losses.close()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -23,14 +23,15 @@ from ...net.this_machine import raise_limit
 # -- The process of a task, for annexes: one that has a module ``task_process`` attaches there ----
 
 
-def begin_task_process(task: ResolvedTask) -> None:
+def begin_task_process(task: ResolvedTask, settings: Settings) -> None:
     """Have annexes take part in this process, which is a task's from now on.
 
     Args:
         task: The task.
+        settings: Settings of the task.
     """
     for module in annexes.at("task_process"):
-        module.begin(task)
+        module.begin(task, settings)
 
 
 # -- Resource limits that a process needs before it begins: open files, and address space ------

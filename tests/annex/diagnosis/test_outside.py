@@ -19,10 +19,12 @@ import re, sys, threading, time
 from ropewalk.annexes.diagnosis import task_process
 from ropewalk.cluster.resolvers.resolved import ResolvedTask
 from ropewalk.cluster.spec import ClusterSpec
+from ropewalk.core.settings import Settings
 from ropewalk.core.task import TaskId
 
 spec = ClusterSpec({"chief": ["127.0.0.1:7"], "worker": ["127.0.0.1:8"]})
-task_process.begin(ResolvedTask(TaskId("worker", 0), spec, TaskId("chief", 0), "127.0.0.1:7"))
+task = ResolvedTask(TaskId("worker", 0), spec, TaskId("chief", 0), "127.0.0.1:7")
+task_process.begin(task, Settings())
 threading.Thread(target=time.sleep, args=[600], name="loader", daemon=True).start()
 task_process.note_threads()
 """

@@ -3,6 +3,7 @@
 import pytest
 
 from ropewalk.cluster.job.job import Job
+from ropewalk.cluster.liveness import Evidence
 from ropewalk.core.errors import FencedError, RefusedError, TooManyWorkersError
 from ropewalk.core.report import PsCounters, TaskEnd, TaskReport
 from ropewalk.core.task import LONGEST_FIRST_STEP_S, Incarnation, Outcome, Phase, State, TaskId
@@ -13,6 +14,7 @@ PS = TaskId("ps", 0)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
 TASKS = (CHIEF, PS, W0, W1, EVALUATOR)
 REPORT = TaskReport()
+THERE = Evidence.THERE
 LEASE = 10.0
 
 
@@ -114,7 +116,7 @@ def test_a_task_is_lost_only_after_its_whole_lease() -> None:
     assert job.expire(now=LEASE + 0.1) == [W0]
     assert job.expire(now=LEASE + 0.2) == []  # told once
     assert job.members[W0].state is State.LOST
-    assert job.members[W0].detail == "no sign of life for 10 s"
+    assert job.members[W0].detail == "no sign of life for 10.1 s"
     assert job.members[W0].since == pytest.approx(LEASE + 0.1)
 
 
@@ -122,22 +124,53 @@ def test_a_silent_task_whose_process_is_there_is_late_and_not_lost() -> None:
     job, lives = _job(CHIEF, W0, W1)
     _beat(job, lives[CHIEF], lives[W1], now=11)
     assert [member.task for member in job.silent(now=12)] == [W0]
-    assert job.expire(now=12, there={W0}, late_s=300) == []
+    assert job.expire(now=12, evidence={W0: THERE}, late_s=300) == []
     member = job.members[W0]
     assert (member.state, member.is_late) == (State.ALIVE, True)
-    assert member.detail == "no sign of life for 12 s, but its process is there"
+    assert member.detail == "no sign of life for 12.0 s, but its process is there"
     assert W0 in job.members.waited_for()
     _beat(job, lives[W0], now=38)
     assert (member.state, member.detail, member.is_late) == (State.ALIVE, "", False)
-    assert job.expire(now=38 + LEASE + 0.1, there=set()) == [CHIEF, W0, W1]
+    assert job.expire(now=38 + LEASE + 0.1, evidence={}) == [CHIEF, W0, W1]
 
 
 def test_a_task_is_late_for_a_bounded_time_and_not_at_all_if_it_only_serves() -> None:
     job, _ = _job(CHIEF)
     job.register(W0, now=0)
     job.register(W1, now=0, serves=True)
-    assert job.expire(now=11, there={CHIEF, W0, W1}, late_s=300) == [W1]
-    assert job.expire(now=301, there={CHIEF, W0}, late_s=300) == [CHIEF, W0]
+    assert job.expire(now=11, evidence=dict.fromkeys((CHIEF, W0, W1), THERE), late_s=300) == [W1]
+    there = dict.fromkeys((CHIEF, W0), THERE)
+    assert job.expire(now=301, evidence=there, late_s=300) == [CHIEF, W0]
+
+
+@pytest.mark.parametrize("evidence", [each for each in Evidence if each.says_gone])
+def test_a_task_that_is_known_to_be_gone_is_lost_before_its_lease(evidence: Evidence) -> None:
+    job = Job([(CHIEF, "c:1"), (W0, "w:1")], chief=CHIEF, lease_s=LEASE, now=0, shortest_lease_s=1)
+    who = job.register(W0, now=0)
+    for beat in range(1, 13):
+        _beat(job, who, now=beat / 2)
+    assert job.expire(now=6.9, evidence={W0: evidence}) == []
+    assert job.expire(now=7.1) == []  # nothing says that it is gone
+    assert job.expire(now=7.1, evidence={W0: evidence}) == [W0]
+    assert job.members[W0].detail == f"no sign of life for 1.1 s, and {evidence}"
+    _beat(job, who, now=8)  # a process that a signal had stopped goes on
+    assert (job.members[W0].state, job.members[W0].detail) == (State.ALIVE, "came back")
+
+
+def test_a_new_process_has_no_rhythm_yet_and_its_whole_lease() -> None:
+    job = Job([(CHIEF, "c:1"), (W0, "w:1")], chief=CHIEF, lease_s=LEASE, now=0, shortest_lease_s=1)
+    for beat in range(12):
+        _beat(job, job.register(W0, now=beat / 2), now=beat / 2)
+    assert job.expire(now=12, evidence={W0: Evidence.ENDED}) == []
+
+
+def test_nobody_was_silent_while_the_chief_did_not_run() -> None:
+    job, lives = _job(CHIEF, W0, PS)
+    _beat(job, lives[W0], now=599)
+    job.skip(600, now=601)
+    assert job.members[W0].heard == 601  # and not a moment that is to come
+    assert job.expire(now=610) == []
+    assert set(job.expire(now=611.5)) == {CHIEF, W0, PS}
 
 
 def test_a_lost_worker_does_not_fail_the_job_and_may_come_back() -> None:
@@ -154,7 +187,7 @@ def test_a_lost_ps_fails_the_job_by_name_and_address() -> None:
     assert job.expire(now=11.0) == [PS]
     assert job.phase is Phase.FAILED
     assert job.reason == (
-        "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11 s. "
+        "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11.0 s. "
         "Lost since the last checkpoint: what was pushed"
     )
 
@@ -192,7 +225,8 @@ def test_a_job_that_loses_variables_says_how_many_steps_are_lost() -> None:
     job.ps_answered(PS, 7, PsCounters(pushes=50, global_step=50), now=1)
     job.saved_step = 19
     job.expire(now=12.0)
-    assert job.reason.endswith("no sign of life for 11 s. Lost since the last checkpoint: 31 steps")
+    lost = "no sign of life for 11.0 s. Lost since the last checkpoint: 31 steps"
+    assert job.reason.endswith(lost)
 
 
 def test_it_says_so_once_and_also_if_a_program_has_noticed_it_first() -> None:

@@ -23,7 +23,7 @@ ONES = np.ones(2, np.float32)
         (lambda: untyped.keras, r"docs/keras\.md"),
         (lambda: untyped.config.list_physical_devices, "list_logical_devices"),
         (lambda: untyped.data.TFRecordDataset, "from_files"),
-        (lambda: untyped.distribute.experimental.PreemptionCheckpointHandler, "SIGTERM"),
+        (lambda: untyped.distribute.experimental.PreemptionWatcher, "SIGTERM"),
         (lambda: untyped.optimizers.schedules, r"rw\.optimizers\.CosineDecay"),
         (lambda: untyped.metrics.MeanIoU, r"docs/keras\.md"),
         (lambda: untyped.train.checkpoints_iterator, "SidecarEvaluator"),
