@@ -279,8 +279,12 @@ WriteProgram = Callable[..., str]
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize(
     ("prefetch", "way"),
-    [(False, "shm"), (True, "shm"), (True, "tcp"), (True, "grpc")],
-    ids=["waiting", "prefetch-shm", "prefetch-tcp", "prefetch-grpc"],
+    [
+        pytest.param(False, "shm", id="waiting"),
+        pytest.param(True, "shm", id="prefetch-shm"),
+        pytest.param(True, "tcp", id="prefetch-tcp", marks=pytest.mark.soak),
+        pytest.param(True, "grpc", id="prefetch-grpc", marks=pytest.mark.soak),
+    ],
 )
 def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
     write_program: WriteProgram, tmp_path: Path, prefetch: bool, way: str

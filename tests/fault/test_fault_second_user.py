@@ -159,8 +159,15 @@ def impostor(port: int, *, lies: bool) -> Iterator[dict[str, int]]:
         heard.update(json.loads(said))
 
 
-@pytest.mark.parametrize("lies", [False, True], ids=["answers", "lies"])
-@pytest.mark.parametrize("place", ["ps:0", "chief:0"])
+@pytest.mark.parametrize(
+    ("place", "lies"),
+    [
+        pytest.param("ps:0", True, id="ps:0-lies"),
+        pytest.param("chief:0", False, id="chief:0-answers"),
+        pytest.param("ps:0", False, id="ps:0-answers", marks=pytest.mark.soak),
+        pytest.param("chief:0", True, id="chief:0-lies", marks=pytest.mark.soak),
+    ],
+)
 def test_who_takes_the_port_of_a_task_first_is_not_believed(
     tmp_path: Path, no_process_left: str, key_file: Path, place: str, lies: bool
 ) -> None:
