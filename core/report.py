@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from heapq import nlargest
 
 from .step_times import StepPart, StepTimes
 from .task import Outcome
@@ -30,6 +31,60 @@ class TaskCounts:
     replicas: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """A GPU that a process computes on.
+
+    Attributes:
+        name: Name of the GPU, ``GPU-…`` or of a part of one ``MIG-…``.
+        busy: Share of the last second in which it computed; -1: the driver does not say.
+        own_bytes: Memory that this process has on it; 0: the driver does not say.
+        used_bytes: Memory that all processes have on it.
+        total_bytes: Memory of the GPU.
+    """
+
+    name: str
+    busy: float = -1.0
+    own_bytes: int = 0
+    used_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """A task's use of its machine; what the system does not say is 0.
+
+    Attributes:
+        memory_bytes: Resident memory.
+        memory_limit_bytes: Memory that it can have at most: of its cgroup, or the machine.
+        memory_left_bytes: Memory of that which is not used by anything.
+        cpu_s: Processor time since its start. Unit: seconds.
+        cores: Processors that it kept busy in the last seconds.
+        machine_cpus: Processors of the machine.
+        machine_cores: Processors of the machine that were busy in the last seconds.
+        steal: Share of processor time that other virtual machines took in the last seconds.
+        cpu_pressure: Share of the last minute in which something on the machine waited for a
+            processor.
+        memory_pressure: Share of it in which something waited for memory.
+        gpus: The GPUs that it computes on.
+        machine: Name that tasks of the same machine share, in different containers too, until it is
+            started again; empty: the system does not say.
+    """
+
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    memory_left_bytes: int = 0
+    cpu_s: float = 0.0
+    cores: float = 0.0
+    machine_cpus: int = 0
+    machine_cores: float = 0.0
+    steal: float = 0.0
+    cpu_pressure: float = 0.0
+    memory_pressure: float = 0.0
+    gpus: tuple[GpuUsage, ...] = ()
+    machine: str = ""
+
+
 @dataclass(slots=True)
 class TaskReport(TaskCounts):
     """A worker's or the chief's progress as the chief hears of it.
@@ -41,6 +96,7 @@ class TaskReport(TaskCounts):
         transports: Kinds of connection, per ps.
         serves: Whether it has no program of its own, and ends with the job.
         step_parts: Parts of its steps, by the time they took.
+        usage: Use of its machine.
     """
 
     bytes_pushed: int = 0
@@ -49,6 +105,7 @@ class TaskReport(TaskCounts):
     transports: tuple[str, ...] = ()
     serves: bool = False
     step_parts: tuple[StepPart, ...] = ()
+    usage: ProcessUsage = field(default_factory=ProcessUsage)
 
     @property
     def step_times(self) -> StepTimes:
@@ -97,6 +154,32 @@ class TableCounters:
     disk_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ShardCounters:
+    """The counters of a shard on a ps.
+
+    Attributes:
+        name: Name of the shard, such as ``users/part_0``.
+        updates: Number of its changes.
+        num_bytes: Size of its values, which a change moves if it is not of rows; 0: a growing
+            table's.
+    """
+
+    name: str
+    updates: int = 0
+    num_bytes: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of all its changes, of rows at most."""
+        return self.updates * self.num_bytes
+
+
+def busiest(shards: Iterable[ShardCounters]) -> tuple[ShardCounters, ...]:
+    """Return the few shards whose changes had the most bytes, the first of them first."""
+    return tuple(nlargest(MOST_LABELS, shards, key=lambda each: (each.moved_bytes, each.updates)))
+
+
 @dataclass(slots=True)
 class PsCounters:
     """A ps's work since its start.
@@ -116,6 +199,8 @@ class PsCounters:
         labels: Names of the first few shards.
         global_step: Worker steps applied, as far as this ps knows.
         tables: The first few growing tables.
+        usage: Use of its machine.
+        busiest: Shards whose changes had the most bytes.
     """
 
     pushes: int = 0
@@ -132,6 +217,8 @@ class PsCounters:
     labels: tuple[str, ...] = ()
     global_step: int = 0
     tables: tuple[TableCounters, ...] = ()
+    usage: ProcessUsage = field(default_factory=ProcessUsage)
+    busiest: tuple[ShardCounters, ...] = ()
 
 
 MOST_LABELS = 8
@@ -150,11 +237,16 @@ def total_counters(several: Iterable[PsCounters], sessions: int) -> PsCounters:
         sums = {
             field.name: getattr(total, field.name) + getattr(counters, field.name)
             for field in fields(PsCounters)
-            if field.name not in ("sessions", "global_step")
+            if field.name not in ("sessions", "global_step", "usage")
         }
         step = max(total.global_step, counters.global_step)
         total = replace(total, **sums, global_step=step)
-    return replace(total, labels=total.labels[:MOST_LABELS], tables=_by_name(total.tables))
+    return replace(
+        total,
+        labels=total.labels[:MOST_LABELS],
+        tables=_by_name(total.tables),
+        busiest=busiest(total.busiest),
+    )
 
 
 def _by_name(tables: Iterable[TableCounters]) -> tuple[TableCounters, ...]:

@@ -110,6 +110,7 @@ class PushTarget(ABC):
     Attributes:
         versions: int64, per shard: how often it was changed.
         updates: int64, per shard: how often its update rule was applied.
+        entry_bytes: int64, per shard: size of its values; 0 of a growing table.
         applied: Task → (generation, sequence) of the last push whose effect is in the values.
         closures: Marks as in ``applied``, for pushes of closures.
         changes: Changed rows of each entry, as long as they are followed.
@@ -124,11 +125,24 @@ class PushTarget(ABC):
         self.rules: list[UpdateRule | None] = [None] * len(shards)
         self.versions = np.zeros(len(shards), np.int64)
         self.updates = np.zeros(len(shards), np.int64)
+        sizes = [0 if shard.variable.table is not None else shard.size for shard in shards]
+        self.entry_bytes = np.array(sizes, np.int64) * self.dtype.itemsize
         self.initialized = np.zeros(len(shards), np.bool_)
         self.applied: dict[TaskId, tuple[int, int]] = {}
         self.closures = ClosureMarks()
         self.changes: dict[int, RowChanges] = {}
         self.is_pushed_whole = False
+
+    def most_changed(self, most: int) -> list[int]:
+        """List the entries whose changes had the most bytes, so many at most, in no order.
+
+        Needs no lock: a count may be that before a push which goes on.
+        """
+        if len(self.shards) <= most:
+            return list(range(len(self.shards)))
+        moved = self.versions * self.entry_bytes
+        entries: list[int] = np.argpartition(moved, -most)[-most:].tolist()
+        return entries
 
     @property
     @abstractmethod

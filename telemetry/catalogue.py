@@ -80,6 +80,8 @@ def counted_samples(shown_by: str, counters: Any, *labels: str) -> Iterator[Samp
 
 
 _EVERY = "every task"
+USAGE = "every task of a job"  # ProcessUsage
+GPUS = "tasks that compute on NVIDIA GPUs, with the extra nvml"  # GpuUsage
 PROGRAMS = "chief, workers, evaluator"  # their counters: TaskReport
 PS = "ps"  # PsCounters
 _SERVERS = "ps, chief"
@@ -99,6 +101,62 @@ TASK_INFO = _metric(
     "job_id", "role", "index", "version", "python",
 )  # fmt: skip
 DRAINING = _metric(_EVERY, "task_draining", "1 from a request to end on, such as SIGTERM.")
+
+_metric(USAGE, "task_memory_bytes", "Resident memory of the task's process.", counts="memory_bytes")
+_metric(
+    USAGE,
+    "task_memory_limit_bytes",
+    "Most that it can have: of its cgroup, or the machine.",
+    counts="memory_limit_bytes",
+)
+_metric(
+    USAGE,
+    "task_memory_left_bytes",
+    "Of that, what nothing uses.",
+    counts="memory_left_bytes",
+)
+_metric(USAGE, "task_busy_cores", "Processors that its process kept busy of late.", counts="cores")
+_metric(
+    USAGE,
+    "machine_busy_cores",
+    "Processors of its machine that were busy of late, by whatever.",
+    counts="machine_cores",
+)
+_metric(USAGE, "machine_cores", "Processors of its machine.", counts="machine_cpus")
+_metric(
+    USAGE,
+    "machine_steal_ratio",
+    "Share of processor time that other virtual machines took of late.",
+    counts="steal",
+)
+_metric(
+    USAGE,
+    "machine_cpu_pressure_ratio",
+    "Share of the last minute in which something on its machine waited for a processor.",
+    counts="cpu_pressure",
+)
+_metric(
+    USAGE,
+    "machine_memory_pressure_ratio",
+    "Share of the last minute in which something on its machine waited for memory.",
+    counts="memory_pressure",
+)
+_metric(
+    GPUS,
+    "task_gpu_busy_ratio",
+    "Share of the last second in which the GPU computed; -1: the driver does not say.",
+    "gpu",
+    counts="busy",
+)
+_metric(
+    GPUS,
+    "task_gpu_own_bytes",
+    "Memory that the task has on the GPU; 0: the driver does not say.",
+    "gpu",
+    counts="own_bytes",
+)
+_metric(GPUS, "task_gpu_used_bytes", "Memory that all have on it.", "gpu", counts="used_bytes")
+_metric(GPUS, "task_gpu_total_bytes", "Memory of the GPU.", "gpu", counts="total_bytes")
 
 _metric(PROGRAMS, "steps_total", "Steps that this task has finished.", counts="steps")
 _metric(PROGRAMS, "pushes_total", "Of them, those that pushed something.", counts="pushes")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from ..core.report import PsCounters, TaskReport
+from ..core.report import ProcessUsage, PsCounters, TaskReport
 from ..core.step_times import BOUNDS_S, StepPart
 from ..core.task import Phase, TaskId
 from ..core.versions import own_versions
@@ -22,6 +22,7 @@ from .catalogue import (
     CLUSTER_NODES,
     CONNECTIONS,
     DRAINING,
+    GPUS,
     JOB_AGE,
     JOB_CUT_SECONDS,
     JOB_CUTS,
@@ -51,6 +52,7 @@ from .catalogue import (
     STEP_SECONDS,
     TABLES,
     TASK_INFO,
+    USAGE,
     Distribution,
     Sample,
     counted_samples,
@@ -74,8 +76,16 @@ def task_samples(task: TaskId, job: str, *, draining: bool) -> Iterator[Sample]:
 _versions = cache(own_versions)  # reading them takes longer than all the rest
 
 
+def usage_samples(usage: ProcessUsage) -> Iterator[Sample]:
+    """Yield what a task uses of its machine."""
+    yield from counted_samples(USAGE, usage)
+    for gpu in usage.gpus:
+        yield from counted_samples(GPUS, gpu, gpu.name)
+
+
 def report_samples(report: TaskReport) -> Iterator[Sample]:
     """Yield the work of a task that runs a program."""
+    yield from usage_samples(report.usage)
     yield from counted_samples(PROGRAMS, report)
     # "tcp (the host has no shared memory)": the reason would be a label value of its own.
     kinds = Counter(transport.split(" ", 1)[0] for transport in report.transports)
@@ -115,6 +125,7 @@ def ps_samples(
         max_sessions: Maximal number of workers with a session.
         chief_silent_s: Time since the chief was last heard of. Unit: seconds.
     """
+    yield from usage_samples(counters.usage)
     yield from counted_samples(PS, counters)
     for table in counters.tables:
         yield from counted_samples(TABLES, table, table.name)

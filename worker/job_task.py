@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, PeerLostError, RopewalkError
 from ..core.exit_codes import ExitCode
 from ..core.process.threads import new_thread, nobody_waits
+from ..core.process.usage import UsageReader
 from ..core.process.waiting import WaitLog
 from ..core.report import TaskEnd, TaskReport
 from ..core.settings import Settings
@@ -74,6 +76,7 @@ class JobTask(JobLink):
         self._leads = leads and task.is_chief
         self._serves = serves
         self._progress = TaskProgress()
+        self._usage = UsageReader()
         self._pending: RopewalkError | None = None
         self._was_asked_to_end = False
         self._is_running = True  # what it runs has not ended
@@ -201,7 +204,8 @@ class JobTask(JobLink):
             part.hear(answer)
 
     def _report(self) -> TaskReport:
-        return self._progress.report(self._plane.session, serves=self._serves)
+        report = self._progress.report(self._plane.session, serves=self._serves)
+        return replace(report, usage=self._usage.read())
 
     def _samples(self) -> Iterator[Sample | Distribution]:
         snapshots, membership = self._plane.snapshots, self._membership

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.spec import PS
+from ...core.report import ProcessUsage
 from ...core.step_times import PARTS, StepTimes
 from ...core.task import State, TaskId
 from ...core.terminal import terminal_line
 from ...launch.found_job import ListedJob
-from ...launch.screen.status_table import human_bytes, human_seconds, metrics_text
+from ...launch.screen.status_table import gpu_texts, human_bytes, human_seconds, metrics_text
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus, TaskStatus
@@ -73,8 +74,10 @@ def _of(status: "JobStatus | None", task: TaskId) -> "TaskStatus | None":
     return next((item for item in tasks if item.task == task), None)
 
 
-TASKS = ("task", "state", "for", "steps/s", "steps", "step", "most in", "stale", "says")
-SERVERS = ("ps", "state", "pushes/s", "in/s", "values", "slots", "shards", "workers", "holds")
+TASKS = ("task", "state", "for", "steps/s", "steps", "step", "most in", "stale",
+         "memory", "cores", "gpu", "says")  # fmt: skip
+SERVERS = ("ps", "state", "pushes/s", "in/s", "values", "slots",
+           "memory", "cores", "shards", "workers", "holds")  # fmt: skip
 
 
 def task_rows(looks: Looks) -> list[list[Cell]]:
@@ -97,8 +100,23 @@ def _task_row(item: "TaskStatus", looks: Looks) -> list[Cell]:
         Cell(times.step_s, _short(times.step_s)),
         Cell(share, f"{part} {share:.0%}" if part else ""),
         Cell(report.staleness, f"{report.staleness:.1f}" if report.pushes else ""),
+        *_usage_cells(item.usage),
+        _gpu_cell(item.usage),
         Cell(says, says),
     ]
+
+
+def _usage_cells(usage: ProcessUsage) -> tuple[Cell, Cell]:
+    is_known = bool(usage.memory_bytes)
+    return (
+        Cell(usage.memory_bytes, human_bytes(usage.memory_bytes) if is_known else ""),
+        Cell(usage.cores, f"{usage.cores:.1f}" if is_known else ""),
+    )
+
+
+def _gpu_cell(usage: ProcessUsage) -> Cell:
+    busy = max((gpu.busy for gpu in usage.gpus), default=-1.0)
+    return Cell(busy, gpu_texts(usage)[0])
 
 
 def server_rows(looks: Looks) -> list[list[Cell]]:
@@ -120,6 +138,7 @@ def _server_row(item: "TaskStatus", looks: Looks) -> list[Cell]:
         Cell(taken, human_bytes(taken)),
         Cell(counters.value_bytes, human_bytes(counters.value_bytes)),
         Cell(counters.slot_bytes, human_bytes(counters.slot_bytes)),
+        *_usage_cells(counters.usage),
         Cell(counters.shards, str(counters.shards)),
         Cell(counters.sessions, str(counters.sessions)),
         Cell(holds, terminal_line(holds)),

@@ -137,13 +137,31 @@ def hot_servers(before: Reports, now: Reports) -> Iterator[Finding]:
         "hot_shard",
         task.short,
         f"{task.short} moves {share:.0%} of the bytes of all {len(moved)} ps "
-        f"({moved[task] / seconds / 1e6:.3g} MB/s, {pushes:.3g} pushes/s){_held(counters)}",
+        f"({moved[task] / seconds / 1e6:.3g} MB/s, {pushes:.3g} pushes/s)"
+        f"{_hottest(earlier, counters, seconds) or _held(counters)}",
         {"share": share, "bytes_per_s": moved[task] / seconds, "pushes_per_s": pushes},
     )
 
 
 def _moved(counters: PsCounters) -> int:
     return counters.bytes_in + counters.bytes_out
+
+
+def _hottest(before: PsCounters, now: PsCounters, seconds: float) -> str:
+    """Name the shard of a ps whose changes had most of the bytes, with its part of those of all.
+
+    A change is counted as of the whole shard, and is of less where a push has rows.
+    """
+    earlier = {each.name: each.updates for each in before.busiest}
+    rates = {
+        each: max(0, each.updates - earlier.get(each.name, 0)) / seconds for each in now.busiest
+    }
+    moved = {each: rate * each.num_bytes for each, rate in rates.items()}
+    if not (total := sum(moved.values())):
+        return ""
+    top = max(moved, key=lambda each: moved[each])
+    share = moved[top] / total
+    return f": {share:.0%} of its updates' bytes are {top.name}'s ({rates[top]:.3g} a second)"
 
 
 def _held(counters: PsCounters) -> str:

@@ -1,24 +1,28 @@
-"""The last minute of a job's reports, as its chief keeps it. The caller locks."""
+"""The last minutes of a job's reports, as its chief keeps them. The caller locks."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...cluster.job.members import Member
 from ...core.report import Finding
 from ...core.task import State
-from .decisions import Reports, findings
+from .decisions import MOST, Reports, findings
+from .machines import Used, memory_that_runs_out, shared_machines
 
 _EVERY_S = 5.0
 _KEPT = 12  # a minute
+_USED_EVERY_S = 15.0
+_USED_KEPT = 13  # three minutes
 _LEAST_S = 2.0
 _ANEW_S = 1.0
 
 
 class Window:
-    """Moments of the last minute: reports are referred to, and not copied."""
+    """Moments of the last minutes: reports are referred to, and not copied."""
 
     def __init__(self) -> None:
         self._moments: deque[Reports] = deque(maxlen=_KEPT)
+        self._used: deque[Used] = deque(maxlen=_USED_KEPT)
         self._concluded_at = 0.0
         self._found: list[Finding] = []
 
@@ -26,6 +30,8 @@ class Window:
         """Keep a moment, every few seconds."""
         if not self._moments or now - self._moments[-1].at >= _EVERY_S:
             self._moments.append(moment_of(members, now))
+        if not self._used or now - self._used[-1].at >= _USED_EVERY_S:
+            self._used.append(used_at(members, now))
 
     def findings(self, members: Iterable[Member], now: float) -> list[Finding]:
         """Conclude from the last minute, or as much of it as there is."""
@@ -33,8 +39,21 @@ class Window:
             return []
         if now - self._concluded_at >= _ANEW_S:  # a launcher asks for the status all the time
             self._concluded_at = now
-            self._found = findings(self._moments[0], moment_of(members, now))
+            slow = findings(self._moments[0], moment_of(members, now))
+            self._found = [*self._of_machines(), *slow][:MOST]
         return self._found
+
+    def _of_machines(self) -> Iterator[Finding]:
+        used = list(self._used)
+        yield from memory_that_runs_out(used)
+        if len(used) > 1:
+            yield from shared_machines(*used[-2:])
+
+
+def used_at(members: Iterable[Member], now: float) -> Used:
+    """Collect what the tasks that are at work use of their machines."""
+    alive = (member for member in members if member.state is State.ALIVE)
+    return Used(now, {each.task: each.usage for each in alive if each.usage.memory_bytes})
 
 
 def moment_of(members: Iterable[Member], now: float) -> Reports:

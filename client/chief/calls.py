@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from ...cluster.access import Principal
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ...core.report import CutCounts, Finding, LedgerCounts, PsCounters, TaskEnd, TaskReport
+from ...core.report import (
+    CutCounts,
+    Finding,
+    LedgerCounts,
+    ProcessUsage,
+    PsCounters,
+    TaskEnd,
+    TaskReport,
+)
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, State, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
@@ -32,6 +40,11 @@ class TaskStatus:
     counters: PsCounters | None
     pid: int
     host: str
+
+    @property
+    def usage(self) -> ProcessUsage:
+        """Use of its machine by the task."""
+        return self.report.usage if self.counters is None else self.counters.usage
 
 
 @dataclass(frozen=True, slots=True)

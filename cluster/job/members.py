@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWorkersError
 from ...core.exit_codes import ExitCode
-from ...core.report import PsCounters, TaskReport
+from ...core.report import ProcessUsage, PsCounters, TaskReport
 from ...core.task import Phase, State, TaskId
 from ..liveness import Rhythm
 from ..spec import EVALUATOR, PS, WORKER
@@ -121,6 +121,11 @@ class Member:
     challenge: Challenge | None = None
     is_late: bool = False
     rhythm: Rhythm = field(default_factory=Rhythm)
+
+    @property
+    def usage(self) -> ProcessUsage:
+        """Use of its machine by the task, as of its last report."""
+        return self.report.usage if self.counters is None else self.counters.usage
 
     @property
     def process(self) -> Process:

@@ -43,6 +43,7 @@ MAX_METRICS = 256
 MAX_METRIC_NAME_BYTES = 256
 MAX_TRANSPORTS = 4096
 MAX_STEP_PARTS = 16
+MAX_GPUS = 64  # of a task
 MAX_SECONDS = 1e10  # of all steps of a task: centuries
 MAX_HYPERPARAMETERS = 64
 MAX_STRUCT_BYTES = 64 * 1024  # a schedule with its boundaries

@@ -15,7 +15,7 @@ from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from .. import annexes
 from ..arrays.dtypes import DTYPES, DType
 from ..errors import RefusedError
-from ..report import PsCounters, TableCounters, TaskReport
+from ..report import GpuUsage, ProcessUsage, PsCounters, ShardCounters, TableCounters, TaskReport
 from ..rules.definitions import RowOptions, ShardDefinition, VariableDefinition
 from ..rules.initializers import Initializer
 from ..rules.known_rules import rule_from_dict
@@ -478,7 +478,13 @@ def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
         bounds.shorten(transport, bounds.MAX_NAME_BYTES) for transport in report.transports
     ]
     parts = [to_message(chief_pb2.StepPart, part) for part in report.step_parts]
-    return to_message(chief_pb2.TaskReport, report, transports=transports, step_parts=parts)
+    return to_message(
+        chief_pb2.TaskReport,
+        report,
+        transports=transports,
+        step_parts=parts,
+        usage=_usage_to_wire(report.usage),
+    )
 
 
 def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
@@ -506,6 +512,7 @@ def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> T
         metrics=dict(message.metrics),
         transports=tuple(message.transports),
         step_parts=_step_parts_from_wire(message.step_parts, who),
+        usage=_usage_from_wire(message.usage, who),
     )
 
 
@@ -523,16 +530,46 @@ def _step_parts_from_wire(
     )
 
 
+def _usage_to_wire(usage: ProcessUsage) -> common_pb2.ProcessUsage:
+    gpus = [to_message(common_pb2.GpuUsage, gpu) for gpu in usage.gpus[: bounds.MAX_GPUS]]
+    return to_message(common_pb2.ProcessUsage, usage, gpus=gpus)
+
+
+def _usage_from_wire(message: common_pb2.ProcessUsage, who: object) -> ProcessUsage:
+    check_count(message.gpus, bounds.MAX_GPUS, "GPUs", who)
+    for part in (message, *message.gpus):
+        for field, value in part.ListFields():
+            if isinstance(value, str):
+                check_text(value, bounds.MAX_NAME_BYTES, f"its {field.name}", who)
+            elif isinstance(value, int | float):
+                check_number(value, bounds.MAX_COUNT, f"its {field.name}", who, least=-1)
+    gpus = tuple(from_message(GpuUsage, gpu) for gpu in message.gpus)
+    return from_message(ProcessUsage, message, gpus=gpus)
+
+
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
     """Encode a ps's counters as a message; what is too large for it is as large as it can be."""
     tables = [to_message(ps_pb2.TableCounters, bounds.capped(table)) for table in counters.tables]
-    return to_message(ps_pb2.PsCounters, bounds.capped(counters), tables=tables)
+    return to_message(
+        ps_pb2.PsCounters,
+        bounds.capped(counters),
+        tables=tables,
+        usage=_usage_to_wire(counters.usage),
+        busiest=[to_message(ps_pb2.ShardCounters, shard) for shard in counters.busiest],
+    )
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     """Decode the counters a message stands for."""
     tables = tuple(from_message(TableCounters, table) for table in message.tables)
-    return from_message(PsCounters, message, labels=tuple(message.labels), tables=tables)
+    return from_message(
+        PsCounters,
+        message,
+        labels=tuple(message.labels),
+        tables=tables,
+        usage=_usage_from_wire(message.usage, "a ps"),
+        busiest=tuple(from_message(ShardCounters, shard) for shard in message.busiest),
+    )
 
 
 PHASES = EnumCodes(Phase, common_pb2, "JOB_PHASE")

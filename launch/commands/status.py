@@ -54,7 +54,7 @@ def _find(job: str | None, cluster: str | None, asker: JobAsker) -> "list[JobSta
 
 def _show(status: "JobStatus", *, first: bool) -> None:
     from ..screen.display import TerminalConsole
-    from ..screen.status_table import status_lines, status_table, step_table
+    from ..screen.status_table import status_lines, status_table, step_table, usage_table
 
     # In a pipe lines are not cut, so that they can be searched.
     console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)
@@ -65,6 +65,7 @@ def _show(status: "JobStatus", *, first: bool) -> None:
     for line in more:
         console.print(line)
     console.print(status_table(status, console.width))
-    if (steps := step_table(status, console.width)) is not None:
-        console.print()
-        console.print(steps)
+    for table in (step_table(status, console.width), usage_table(status)):
+        if table is not None:
+            console.print()
+            console.print(table)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...client.chief.calls import JobStatus, TaskStatus
 from ...cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ...core.report import LedgerCounts, TableCounters
+from ...core.report import LedgerCounts, ProcessUsage, TableCounters
 from ...core.step_times import PARTS, STEP
 from ...core.task import State
 from ...core.terminal import counted, terminal_line
@@ -216,6 +216,34 @@ def step_table(status: JobStatus, width: int = 200) -> Table | None:
                 *(f"{share:.0%}" if share else "" for share in shares),
             )
     return table if table.row_count else None
+
+
+def usage_table(status: JobStatus) -> Table | None:
+    """Make a table of what each task uses of its machine; None: none has said."""
+    with_gpu = any(item.usage.gpus for item in status.tasks)
+    names = ("task", "memory", "of", "left", "cores", "busy", *(["GPU", "its memory"] * with_gpu))
+    table = new_table(*names, right=names[1:])
+    for item in status.tasks:
+        usage = item.usage
+        if usage.memory_bytes:
+            table.add_row(
+                item.task.short,
+                human_bytes(usage.memory_bytes),
+                human_bytes(usage.memory_limit_bytes),
+                human_bytes(usage.memory_left_bytes),
+                f"{usage.cores:.1f}",
+                f"{usage.machine_cores:.1f} of {usage.machine_cpus}",
+                *(gpu_texts(usage) if with_gpu else ()),
+            )
+    return table if table.row_count else None
+
+
+def gpu_texts(usage: ProcessUsage) -> tuple[str, str]:
+    """Write how busy the GPUs of a task are, and how full: ``87%, 12%`` and ``3.0 of 80.0 GiB``."""
+    busy = ", ".join("?" if gpu.busy < 0 else f"{gpu.busy:.0%}" for gpu in usage.gpus)
+    used = sum(gpu.own_bytes or gpu.used_bytes for gpu in usage.gpus)
+    total = sum(gpu.total_bytes for gpu in usage.gpus)
+    return busy, f"{human_bytes(used)} of {human_bytes(total)}" if usage.gpus else ""
 
 
 def activity(item: TaskStatus) -> tuple[str, str, str, str]:

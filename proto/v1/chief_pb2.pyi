@@ -50,7 +50,7 @@ MOVE_PHASE_DONE: MovePhase
 MOVE_PHASE_FAILED: MovePhase
 
 class TaskReport(_message.Message):
-    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves", "step_parts")
+    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves", "step_parts", "usage")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class TaskReport(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SERVES_FIELD_NUMBER: _ClassVar[int]
     STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     steps: int
     pushes: int
     bytes_pushed: int
@@ -84,7 +85,8 @@ class TaskReport(_message.Message):
     replicas: int
     serves: bool
     step_parts: _containers.RepeatedCompositeFieldContainer[StepPart]
-    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ..., serves: bool = ..., step_parts: _Optional[_Iterable[_Union[StepPart, _Mapping]]] = ...) -> None: ...
+    usage: _common_pb2.ProcessUsage
+    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ..., serves: bool = ..., step_parts: _Optional[_Iterable[_Union[StepPart, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.ProcessUsage, _Mapping]] = ...) -> None: ...
 
 class StepPart(_message.Message):
     __slots__ = ("name", "seconds", "buckets")

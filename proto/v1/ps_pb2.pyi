@@ -149,7 +149,7 @@ class DefineResponse(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[HeldShard, _Mapping]]] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class PsCounters(_message.Message):
-    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels", "global_step", "tables")
+    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels", "global_step", "tables", "usage", "busiest")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,8 @@ class PsCounters(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    BUSIEST_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     duplicates: int
     refused: int
@@ -178,7 +180,19 @@ class PsCounters(_message.Message):
     labels: _containers.RepeatedScalarFieldContainer[str]
     global_step: int
     tables: _containers.RepeatedCompositeFieldContainer[TableCounters]
-    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableCounters, _Mapping]]] = ...) -> None: ...
+    usage: _common_pb2.ProcessUsage
+    busiest: _containers.RepeatedCompositeFieldContainer[ShardCounters]
+    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableCounters, _Mapping]]] = ..., usage: _Optional[_Union[_common_pb2.ProcessUsage, _Mapping]] = ..., busiest: _Optional[_Iterable[_Union[ShardCounters, _Mapping]]] = ...) -> None: ...
+
+class ShardCounters(_message.Message):
+    __slots__ = ("name", "updates", "num_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    updates: int
+    num_bytes: int
+    def __init__(self, name: _Optional[str] = ..., updates: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class TableCounters(_message.Message):
     __slots__ = ("name", "rows", "num_bytes", "admitted", "refused", "full", "evicted", "disk_bytes")

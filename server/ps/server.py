@@ -4,6 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,9 @@ from ...core.clock import Clock, Silence, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.process.events import event
 from ...core.process.log_records import REPORTED_BY_LAUNCHER
+from ...core.process.usage import UsageReader
 from ...core.process.waiting import FIRST_S, WaitLog
+from ...core.report import PsCounters
 from ...core.rules.known_rules import import_rules
 from ...core.settings import Settings
 from ...core.task import Incarnation, Phase, TaskId
@@ -79,12 +82,13 @@ class PsServer(HostedServer):
         per_worker = connections_per_worker(settings.ps_shares)
         self._limiter = limiter = SessionLimiter(task, settings.max_sessions, per_worker)
         self._metrics: MetricsPort | None = None
+        self._usage = UsageReader()
         model_dir = PsModelDir(task, settings.model_dir)
         readers = next(annexes.at("reader_part"), None)
         rows_of = readers.rows_of if readers is not None else _no_rows
         moments = moments_of(ServedPs(task, self.shares, self.lease, rows_of))
         calls = ParameterServerServicer(
-            task, self.shares, self.lease, self.generation, limiter, model_dir, moments.save
+            task, self.shares, self.lease, self.generation, self._counters, model_dir, moments.save
         )
         sessions = SessionService(
             self.shares,
@@ -190,10 +194,14 @@ class PsServer(HostedServer):
         log.info("the job %s%s", phase.ended_how, why, extra=REPORTED_BY_LAUNCHER | ended)
         return phase.exit_code
 
+    def _counters(self) -> PsCounters:
+        counters = self.shares.counters(self._limiter.count)
+        return replace(counters, usage=self._usage.read())
+
     def samples(self) -> Iterator[Sample]:
         """Yield the work of this ps and what it holds, for Prometheus."""
         yield from ps_samples(
-            self.shares.counters(self._limiter.count),
+            self._counters(),
             limit_bytes=self.shares.max_bytes,
             max_sessions=self._settings.max_sessions,
             chief_silent_s=self.lease.silent_s,

@@ -11,6 +11,7 @@ from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import MovedError
+from ...core.report import PsCounters
 from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire import codec
 from ...core.wire.bounds import MAX_NAMES, check_count
@@ -18,7 +19,6 @@ from ...net.auth.guard import Visitor
 from ...net.unary import Servicer
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
-from .limits import SessionLimiter
 from .parts import ServedShares
 from .saving import PsModelDir, give_way, save_shards
 from .store import Store
@@ -62,7 +62,7 @@ class ParameterServerServicer:
         shares: The variables.
         lease: Lease of the job's chief; updated by ``Attach`` and ``EndJob``.
         generation: Generation of this ps; if it changes, a client knows its variables are gone.
-        limiter: Counts the workers that have a session.
+        counters: Reads the counters of this ps.
         model_dir: Directory of the checkpoints.
         save: Writes a part of a checkpoint.
     """
@@ -73,7 +73,7 @@ class ParameterServerServicer:
         shares: ServedShares,
         lease: ChiefLease,
         generation: int,
-        limiter: SessionLimiter,
+        counters: Callable[[], PsCounters],
         model_dir: PsModelDir,
         save: Save = lambda store, folder, _: save_shards(store, folder),
     ) -> None:
@@ -81,7 +81,7 @@ class ParameterServerServicer:
         self._shares = shares
         self._lease = lease
         self._generation = generation
-        self._limiter = limiter
+        self._counters = counters
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save", initializer=give_way)
         self._model_dir = model_dir
         self._save = save
@@ -124,7 +124,7 @@ class ParameterServerServicer:
         self._lease.is_replicated |= request.replicated_process == self._generation
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
-            counters=codec.counters_to_wire(self._shares.counters(self._limiter.count)),
+            counters=codec.counters_to_wire(self._counters()),
             draining=self._lease.draining,
         )
 

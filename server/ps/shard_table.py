@@ -14,7 +14,7 @@ from ...core.errors import (
     PeerLostError,
     UnknownVariableError,
 )
-from ...core.report import MOST_LABELS
+from ...core.report import MOST_LABELS, ShardCounters, busiest
 from ...core.rules.definitions import ShardDefinition, ShardKey
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
@@ -408,6 +408,12 @@ class ShardTable:
         with self._definitions:
             return [block for block in self._blocks if isinstance(block, RowsByKey)]
 
+    def busiest(self) -> tuple[ShardCounters, ...]:
+        """Find the shards whose changes had the most bytes, by what blocks count anyway."""
+        with self._definitions:
+            blocks = list(self._blocks)
+        return busiest(shard for block in blocks for shard in _busiest_of(block))
+
     def summary(self) -> tuple[int, int, int, int, tuple[str, ...]]:
         """Summarize: (shards, variables, bytes of values, bytes of slots, names of the first few
         shards).
@@ -418,6 +424,13 @@ class ShardTable:
             first = islice(self._held.values(), MOST_LABELS)
             labels = tuple(held.block.shards[held.entry].label for held in first)
             return len(self._held), len(self._parts), values, slots, labels
+
+
+def _busiest_of(block: PushTarget) -> Iterator[ShardCounters]:
+    for entry in block.most_changed(MOST_LABELS):
+        if updates := int(block.versions[entry]):
+            name = block.shards[entry].label
+            yield ShardCounters(name, updates, int(block.entry_bytes[entry]))
 
 
 def _first_values(

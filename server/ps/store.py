@@ -401,6 +401,7 @@ class Store:
             labels=labels,
             global_step=global_step,
             tables=tables,
+            busiest=self.table.busiest(),
         )
 
 

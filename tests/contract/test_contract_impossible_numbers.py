@@ -88,6 +88,10 @@ def heartbeat(generation: int = 1, **report: Any) -> chief_pb2.HeartbeatRequest:
     return request
 
 
+def usage(**fields: Any) -> common_pb2.ProcessUsage:
+    return common_pb2.ProcessUsage(**fields)
+
+
 def part(**fields: Any) -> chief_pb2.StepPart:
     return chief_pb2.StepPart(**{"name": "data", **fields})
 
@@ -109,6 +113,15 @@ def part(**fields: Any) -> chief_pb2.StepPart:
             heartbeat(metrics={"m" * 300: 0.0}), ["name of a metric", "300"], id="metric-name"
         ),
         pytest.param(heartbeat(transports=["x" * 2000]), ["transport"], id="transport"),
+        pytest.param(heartbeat(usage=usage(cores=NAN)), ["cores", "nan"], id="usage"),
+        pytest.param(heartbeat(usage=usage(memory_bytes=2**63)), ["memory_bytes"], id="memory"),
+        pytest.param(heartbeat(usage=usage(machine="x" * 2000)), ["machine", "2000"], id="machine"),
+        pytest.param(
+            heartbeat(usage=usage(gpus=[common_pb2.GpuUsage()] * 65)), ["GPUs", "65"], id="gpus"
+        ),
+        pytest.param(
+            heartbeat(usage=usage(gpus=[common_pb2.GpuUsage(busy=-2.0)])), ["busy"], id="gpu"
+        ),
         pytest.param(heartbeat(step_parts=[part()] * 17), ["parts of a step", "17"], id="parts"),
         pytest.param(heartbeat(step_parts=[part(name="x" * 65)]), ["name of a part"], id="part-name"),
         pytest.param(heartbeat(step_parts=[part(seconds=NAN)]), ["seconds", "nan"], id="part-seconds"),

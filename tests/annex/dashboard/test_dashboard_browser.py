@@ -10,7 +10,15 @@ import pytest
 from helpers.dashboard.browser import VIEWS, Browser, chromium
 from helpers.dashboard.led_job import LedJob, Served, T, served
 from ropewalk.core.process import events
-from ropewalk.core.report import PsCounters, TableCounters, TaskEnd, TaskReport
+from ropewalk.core.report import (
+    GpuUsage,
+    ProcessUsage,
+    PsCounters,
+    ShardCounters,
+    TableCounters,
+    TaskEnd,
+    TaskReport,
+)  # fmt: skip
 from ropewalk.core.task import Outcome, Phase, TaskId
 from ropewalk.launch.found_job import FoundJob
 from ropewalk.launch.local.log_files import LogFiles
@@ -30,8 +38,11 @@ def _trouble(job: LedJob) -> None:
     )
     job.report(lost, steps=50, pushes=50, metrics={"loss": math.nan, EVIL: 1.5}, refused_pushes=3)
     job.client.finish(failed, TaskEnd(Outcome.LEFT, EVIL, 143), TaskReport(), timeout_s=T)
+    used = ProcessUsage(memory_bytes=3 * 2**30, memory_limit_bytes=4 * 2**30, cores=1.5,
+                        gpus=(GpuUsage(EVIL, 0.87, 2**30),))  # fmt: skip
     counters = PsCounters(shards=1, labels=(EVIL,), value_bytes=2**20, global_step=100,
-                          tables=(TableCounters(EVIL, rows=7),))  # fmt: skip
+                          tables=(TableCounters(EVIL, rows=7),), usage=used,
+                          busiest=(ShardCounters(EVIL, 5, 2**20),))  # fmt: skip
     with job.server.locked_job.open() as (state, now):
         state.ps_answered(TaskId("ps", 0), 7, counters, now=now)
     for second in range(1, 40):
@@ -92,9 +103,11 @@ def assert_shown(browser: Browser) -> None:
     tasks = browser.view("tasks")
     assert all(task in tasks for task in TASKS)
     assert EVIL in tasks
+    assert all(text in tasks for text in ("3.0 GiB", "1.5", "87 %"))
     assert f"tcp ({EVIL})" in browser.view("topology")
     variables = browser.view("variables")
-    assert variables.count(EVIL) == 2  # a shard and a table
+    assert variables.count(EVIL) == 3  # a shard, one that is busy, and a table
+    assert "Busiest shards" in variables
     assert "1.0 MiB" in variables
     browser.view("events")
     browser.wait_for("task.lost", "main")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from ropewalk.annexes.insight.decisions import LEAST_STEPS, MOST, Reports, findings
-from ropewalk.core.report import PsCounters
+from ropewalk.core.report import PsCounters, ShardCounters
 from ropewalk.core.step_times import (
     CHECKPOINT,
     DATA,
@@ -117,6 +117,18 @@ def test_the_ps_with_most_of_the_bytes_is_named_with_what_it_holds() -> None:
     assert [task for _, task, _ in of_servers(5_000_000, 1_000_000, 1_000_000, 1_000_000)] == [
         "ps:0"
     ]
+
+
+def test_the_shard_with_most_of_a_ps_s_bytes_is_named_by_what_changed_meanwhile() -> None:
+    def at(updates: int, others: int) -> PsCounters:
+        shards = ShardCounters("emb/part_0", updates, 4000), ShardCounters("b", others, 1000)
+        return PsCounters(bytes_in=updates * 10_000, busiest=shards)
+
+    ps = [TaskId("ps", 0), TaskId("ps", 1)]
+    before = Reports(0.0, {}, {}, {ps[0]: at(10_000, 90_000), ps[1]: PsCounters()})
+    now = Reports(10.0, {}, {}, {ps[0]: at(11_000, 91_000), ps[1]: PsCounters()})
+    [found] = findings(before, now)
+    assert found.text.endswith(": 80% of its updates' bytes are emb/part_0's (100 a second)")
 
 
 @pytest.mark.parametrize(

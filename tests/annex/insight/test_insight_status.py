@@ -112,7 +112,7 @@ def test_the_first_screen_names_the_ps_with_the_hot_shard() -> None:
         status = found(cluster, lambda: cluster.run(train), is_over, "hot_shard")
     [text] = [line for line in status_lines(status) if "of the bytes" in line]
     assert text.startswith("ps:1 moves 100% of the bytes of all 2 ps")
-    assert text.endswith("it holds hot")
+    assert "100% of its updates' bytes are hot's" in text
 
 
 def member(counters: PsCounters) -> Member:

@@ -13,7 +13,14 @@ from rich.table import Table
 from helpers.strategies import text_of
 from ropewalk.client.chief.calls import JobStatus, TaskStatus
 from ropewalk.cluster.replication.configuration import Move, MovePhase, ShareLeader
-from ropewalk.core.report import CutCounts, PsCounters, TableCounters, TaskReport
+from ropewalk.core.report import (
+    CutCounts,
+    GpuUsage,
+    ProcessUsage,
+    PsCounters,
+    TableCounters,
+    TaskReport,
+)
 from ropewalk.core.step_times import StepPart
 from ropewalk.core.task import Phase, State, TaskId
 from ropewalk.core.versions import own_versions
@@ -30,6 +37,7 @@ from ropewalk.launch.screen.status_table import (
     status_lines,
     status_table,
     step_table,
+    usage_table,
 )
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
@@ -254,6 +262,25 @@ def test_the_table_of_steps_says_how_long_they_take_and_where_their_time_goes() 
     assert "p90" not in rendered(narrow, 80)
     assert all(len(line) <= 80 for line in rendered(narrow, 80).splitlines())
     assert step_table(job_status(task_status(PS), trainer(CHIEF))) is None
+
+
+def test_the_table_of_use_says_what_tasks_have_of_their_machines() -> None:
+    used = ProcessUsage(
+        memory_bytes=3 * 2**30, memory_limit_bytes=4 * 2**30, memory_left_bytes=2**30,
+        cores=1.26, machine_cpus=8, machine_cores=4.0,
+    )  # fmt: skip
+    gpus = GpuUsage("GPU-a", 0.87, 0, 2**30, 80 * 2**30), GpuUsage("MIG-b", -1.0, 2**30)
+    ps = task_status(PS, counters=replace(COUNTERS, usage=used))
+    status = job_status(ps, trainer(CHIEF, usage=replace(used, gpus=gpus)), trainer(WORKER))
+    table = usage_table(status)
+    assert table is not None
+    head, _, first, second = rendered(table).splitlines()
+    assert head.split() == ["task", "memory", "of", "left", "cores", "busy", "GPU", "its", "memory"]
+    shown = "3.0 GiB 4.0 GiB 1.0 GiB 1.3 4.0 of 8"
+    assert " ".join(first.split()) == f"ps:0 {shown}"
+    assert " ".join(second.split()) == f"chief:0 {shown} 87%, ? 2.0 GiB of 80.0 GiB"
+    assert all(len(line) <= 80 for line in rendered(table, 80).splitlines())
+    assert usage_table(job_status(trainer(WORKER))) is None
 
 
 FULL_STATUS = job_status(

@@ -9,6 +9,7 @@ import pytest
 from helpers.pushes import push_of
 from ropewalk.core.arrays.dtypes import DTYPES, Array, DType, is_float
 from ropewalk.core.errors import RefusedError
+from ropewalk.core.report import MOST_LABELS
 from ropewalk.core.rules.built_in.sgd import SGD
 from ropewalk.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from ropewalk.core.rules.schedules import ExponentialDecay
@@ -33,6 +34,21 @@ def make_store(*variables: VariableDefinition, rule: UpdateRule | None = None) -
     if rule is not None:
         store.table.bind([item.name for item in variables], rule, WORKER)
     return store
+
+
+def test_the_shards_whose_changes_moved_most_are_in_the_counters() -> None:
+    sizes = {f"v{number}": number for number in range(1, 13)}
+    store = make_store(*(vector(name, size) for name, size in sizes.items()))
+    for sequence, name in enumerate(["v12", "v5", "v5", "v5", *sizes], 1):
+        entry = LayoutEntry(name, 0, ADD)
+        push(store, sequence, [entry], [np.ones(sizes[name], F32)])
+    found = store.counters().busiest
+    assert [(each.name, each.updates, each.num_bytes) for each in found][:3] == [
+        ("v12", 2, 48),
+        ("v5", 4, 20),
+        ("v11", 1, 44),
+    ]
+    assert len(found) == MOST_LABELS
 
 
 def vector(name: str = "w", size: int = 3, dtype: DType = F32) -> VariableDefinition:

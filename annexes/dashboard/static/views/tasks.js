@@ -21,7 +21,9 @@ export class Tasks {
       {name: "Stale", right: true, title: "Mean staleness of its pushes, in steps", value: (row) => row.report.staleness, show: (row) => (row.report.pushes ? value(row.report.staleness) : "")},
       {name: "Sent", right: true, value: sent, show: (row) => (sent(row) ? bytes(sent(row)) : "")},
       {name: "Received", right: true, value: received, show: (row) => (received(row) ? bytes(received(row)) : "")},
-      {name: "Memory", right: true, title: "Of the process; of a ps its values and slots, if it does not say", value: memory, show: (row) => (memory(row) ? bytes(memory(row)) : "")},
+      {name: "Memory", right: true, title: "Resident, of what it can have at most", value: (row) => usage(row).memory_bytes, show: memory},
+      {name: "Cores", right: true, title: "Processors that it keeps busy", value: (row) => usage(row).cores, show: (row) => (usage(row).memory_bytes ? usage(row).cores.toFixed(1) : "")},
+      {name: "GPU", right: true, title: "How busy each of its GPUs is, and their memory", value: (row) => Math.max(-1, ...usage(row).gpus.map((gpu) => gpu.busy)), show: gpus},
       {name: "Gen.", right: true, title: "Generation: each process of a task has a higher one than the one before", value: (row) => (row.counters ? 0 : row.generation), show: (row) => (row.generation && row.task.type !== "ps" ? String(row.generation) : "")},
       {name: "Where", value: (row) => row.host, show: (row) => (row.host ? `${row.host} · ${row.pid}` : row.address)},
       {name: "Says", class: "wide", value: says},
@@ -70,9 +72,24 @@ function received(row) {
   return row.counters ? row.counters.bytes_in : row.report.bytes_pulled;
 }
 
+const NONE = {memory_bytes: 0, cores: 0, gpus: []}; // of a status that an earlier version wrote
+
+export function usage(row) {
+  return (row.counters ?? row.report).usage ?? NONE;
+}
+
+/** Memory, with a mark where little is left. */
 function memory(row) {
-  if (row.report.memory_bytes) return row.report.memory_bytes;
-  return row.counters ? row.counters.value_bytes + row.counters.slot_bytes : 0;
+  const {memory_bytes: used, memory_limit_bytes: most, memory_left_bytes: left} = usage(row);
+  if (!used) return "";
+  const title = `${bytes(used)} of ${bytes(most)}; ${bytes(left)} of it are left`;
+  return h("span", {title}, left < most / 20 ? h("span", {class: "dot warn"}) : "", bytes(used));
+}
+
+function gpus(row) {
+  const all = usage(row).gpus;
+  const each = all.map((gpu) => `${gpu.name}: ${bytes(gpu.own_bytes || gpu.used_bytes)} of ${bytes(gpu.total_bytes)}`);
+  return h("span", {title: each.join(", ")}, all.map((gpu) => (gpu.busy < 0 ? "?" : `${Math.round(100 * gpu.busy)} %`)).join(", "));
 }
 
 function says(row) {

@@ -3,6 +3,8 @@
 import {h, SortedTable} from "../dom.js";
 import {bytes, count, name, rate} from "../format.js";
 
+const WINDOW = 12; // looks at the job, of which the oldest is taken off
+
 export class Variables {
   constructor(store) {
     this.store = store;
@@ -32,8 +34,18 @@ export class Variables {
       {name: "No room", right: true, value: (row) => row.full, show: (row) => count(row.full)},
       {name: "Evicted", right: true, value: (row) => row.evicted, show: (row) => count(row.evicted)},
     ]);
+    this.shards = new SortedTable("Busiest shards", [
+      {name: "Shard", value: (row) => row.name},
+      {name: "On", value: (row) => row.on},
+      {name: "Size", right: true, value: (row) => row.num_bytes, show: (row) => (row.num_bytes ? bytes(row.num_bytes) : "")},
+      {name: "Updates/s", right: true, value: (row) => row.rate, show: (row) => rate(row.rate)},
+      {name: "Of them bytes/s", right: true, title: "If each changes all of the shard; less where a push has rows", value: (row) => row.moves, show: (row) => (row.num_bytes ? bytes(row.moves) : "")},
+      {name: "Share", value: (row) => row.share, show: (row) => bar(row.share)},
+    ], {sort: 4, down: true, key: (row) => `${row.on} ${row.name}`});
+    this.shardsTitle = h("h2", {class: "above"}, "Busiest shards, over the last seconds");
+    this.past = []; // of the last looks: their time, and the updates of each shard
     this.tablesTitle = h("h2", {class: "above"}, "Growing tables");
-    this.element = h("div", {}, h("h1", {class: "unseen"}, "Variables"), this.servers.element, this.tablesTitle, this.tables.element);
+    this.element = h("div", {}, h("h1", {class: "unseen"}, "Variables"), this.servers.element, this.shardsTitle, this.shards.element, this.tablesTitle, this.tables.element);
   }
 
   share(row) {
@@ -42,12 +54,33 @@ export class Variables {
     return all ? size(row) / all : 0;
   }
 
-  update({status}) {
+  update({status, at}) {
     this.rows = status.tasks.filter((row) => row.counters);
     this.servers.show(this.rows);
+    const shards = this.rates(at);
+    this.shards.show(shards);
+    this.shardsTitle.hidden = this.shards.element.hidden = !shards.length;
     const tables = this.rows.flatMap((row) => row.counters.tables.map((table) => ({...table, on: name(row.task)})));
     this.tables.show(tables);
     this.tablesTitle.hidden = this.tables.element.hidden = !tables.length;
+  }
+
+  /** The shards that each ps names, with what has changed since the oldest look. */
+  rates(at) {
+    const all = this.rows.flatMap((row) => (row.counters.busiest ?? []).map((shard) => ({...shard, on: name(row.task)})));
+    const key = (shard) => `${shard.on} ${shard.name}`;
+    if (at !== this.past.at(-1)?.at) {
+      this.past.push({at, updates: new Map(all.map((shard) => [key(shard), shard.updates]))});
+      if (this.past.length > WINDOW) this.past.shift();
+    }
+    const [{at: since, updates}] = this.past;
+    for (const shard of all) {
+      const more = shard.updates - (updates.get(key(shard)) ?? shard.updates);
+      shard.rate = at > since ? Math.max(0, more) / (at - since) : 0;
+      shard.moves = shard.rate * shard.num_bytes;
+    }
+    const moved = all.reduce((sum, shard) => sum + shard.moves, 0);
+    return all.map((shard) => ({...shard, share: moved ? shard.moves / moved : 0}));
   }
 
   close() {}
