@@ -95,6 +95,7 @@ class NodeView:
     host: str
     is_lost: bool
     running: int
+    gpus: int = 0
 
 
 class GatewayClient(UnaryClient):
@@ -180,7 +181,9 @@ class GatewayClient(UnaryClient):
             self._stub.ListJobs, gateway_pb2.ListJobsRequest(), "list jobs", _CALL_S
         )
         nodes = [
-            NodeView(codec.task_from_wire(node.task), node.host, node.is_lost, node.running)
+            NodeView(
+                codec.task_from_wire(node.task), node.host, node.is_lost, node.running, node.gpus
+            )
             for node in answer.nodes
         ]
         return [_job_from_wire(job) for job in answer.jobs], nodes

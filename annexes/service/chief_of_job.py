@@ -66,10 +66,10 @@ def how_it_stands(job: JobView) -> str:
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """Make a table of all nodes."""
-    table = new_table("node", "host", "tasks", "state")
+    table = new_table("node", "host", "tasks", "GPUs", "state")
     for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
         state = "lost" if node.is_lost else "there"
-        table.add_row(node.task.short, node.host, str(node.running), state)
+        table.add_row(node.task.short, node.host, str(node.running), str(node.gpus or ""), state)
     return table
 
 

@@ -58,6 +58,7 @@ def connect(
     insecure: bool = False,
     workers: int = -1,
     ps: int = -1,
+    gpus_per_worker: int = 0,
     model: str = "",
     name: str = "",
     grace_s: float = _GRACE_S,
@@ -84,6 +85,7 @@ def connect(
         insecure: Whether the cluster runs with ``--insecure``: no encryption, no identity.
         workers: Number of workers that run closures; -1: as many as the cluster has.
         ps: Number of ps that hold variables; -1: as many as the cluster has.
+        gpus_per_worker: GPUs that each worker alone has; 0: workers see none.
         model: Folder of the model below the cluster's ``--model-dir``. The job goes on from the
             last checkpoint there. Empty: a new folder, called as the job.
         name: Name of the job, for people.
@@ -110,12 +112,18 @@ def connect(
     loaded = load_settings({**chosen, **(settings or {})})
     loaded = with_own_job(loaded)
     quiet_grpc()
-    request = _request(name, workers, ps, model, grace_s, settings or {})
+    request = _request(name, workers, ps, gpus_per_worker, model, grace_s, settings or {})
     return ConnectedCluster(address, loaded, request, timeout_s)
 
 
 def _request(
-    name: str, workers: int, ps: int, model: str, grace_s: float, settings: Mapping[str, Any]
+    name: str,
+    workers: int,
+    ps: int,
+    gpus_per_worker: int,
+    model: str,
+    grace_s: float,
+    settings: Mapping[str, Any],
 ) -> gateway_pb2.SubmitRequest:
     from .job import SETTINGS, new_id
 
@@ -134,6 +142,7 @@ def _request(
         },
         environment=own_environment(),
         model=model,
+        gpus_per_worker=gpus_per_worker,
     )
 
 

@@ -40,6 +40,7 @@ ALL = -1  # tasks: as many as there are nodes
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_TASKS = 1024
+MOST_GPUS = 64  # of one node, and of a task there
 _MAX_WORDS = 1000
 _MAX_WORDS_BYTES = 256 * 1024  # of all words: jobs are kept, and listed in one answer
 _MAX_PROGRAM_WORDS = 2
@@ -75,6 +76,7 @@ class Submission:
         model: Folder of the model below the cluster's; empty: the id. A job continues from what
             another one has left there.
         owner: Name of the submitter, for people.
+        gpus_per_worker: GPUs of each worker, and of a chief that runs the program.
     """
 
     id: str
@@ -90,6 +92,7 @@ class Submission:
     settings: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     model: str = ""
+    gpus_per_worker: int = 0
 
     def __post_init__(self) -> None:
         """Check it.
@@ -112,6 +115,11 @@ class Submission:
         for what, count in (("workers", self.workers), ("ps", self.ps)):
             if not ALL <= count <= _MAX_TASKS:
                 raise RefusedError(f"{self.id}: {count} {what}; there can be 0 to {_MAX_TASKS}")
+        if not 0 <= self.gpus_per_worker <= MOST_GPUS:
+            raise RefusedError(
+                f"{self.id}: {self.gpus_per_worker} GPUs for each worker; there can be 0 to "
+                f"{MOST_GPUS}"
+            )
         if self.is_driven_from_outside and self.detached:
             raise RefusedError(f"{self.id}: a program that runs at its driver cannot be detached")
         if not self.is_driven_from_outside and not self.digest:
@@ -203,11 +211,13 @@ class PlacedTask(TaskRun):
         task: The task.
         node: Node that runs it.
         address: Address at which it serves, host:port.
+        gpus: GPUs that it alone has.
     """
 
     task: TaskId
     node: TaskId
     address: str
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -289,6 +299,7 @@ class StandaloneJob:
             asked.digest,
             command,
             {"wait_for_workers": str(ALL_WORKERS), **settings, **asked.settings},
+            placed.gpus,
         )
 
     def missing_ps(self, count: int) -> list[TaskId]:

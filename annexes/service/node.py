@@ -23,6 +23,7 @@ from ...core.settings import Settings, settings_of
 from ...core.task import TaskId
 from ...core.versions import own_versions
 from ...core.wire import codec
+from ...launch.local.gpus import VISIBLE
 from ...launch.processes.executor import Executor, Work
 from ...launch.processes.process import (
     Line,
@@ -38,6 +39,7 @@ from ...net.this_machine import free_ports
 from ...proto.v1 import gateway_pb2
 from ...shipping import unpack
 from .calls import GatewayClient
+from .gpus import offered_gpus
 from .spares import Spares, become
 
 log = logging.getLogger(__name__)
@@ -143,6 +145,7 @@ class NodeAgent:
         self._orders_from = GatewayClient(gateway, settings, who)
         self._events_to = GatewayClient(gateway, settings, who)
         self._has_own_index = are_of_one_index(settings)
+        self._gpus = offered_gpus(task.type)
         self._changed = threading.Condition()  # its lock may be taken again by its holder
         self._lacks = RareLog(log)
         self._unpacking = threading.Lock()
@@ -269,6 +272,7 @@ class NodeAgent:
                 orders_taken=self._orders_taken,
                 wait_s=wait_s,
                 has_own_index=self._has_own_index,
+                gpus=self._gpus,
                 running=gateway_pb2.RunningTasks(tasks=runs),
                 versions=codec.versions_to_wire(own_versions()),
             )
@@ -348,7 +352,10 @@ class NodeAgent:
         return read_output(key[1], self._spares.take(), partial(self._tell_line, key))
 
     def _become(self, key: _Key, start: gateway_pb2.StartTask, process: TaskProcess) -> None:
-        environment = task_environment(_environment_of(start, self._settings), self._death_pipe)
+        own = _environment_of(start, self._settings)
+        if self._gpus:  # else this daemon does not know what a task may see
+            own[VISIBLE] = ",".join(start.gpus)
+        environment = task_environment(own, self._death_pipe)
         become(process.process, start.command, environment, self._folders[start.job].path)
         log.info("job %s: %s began, package %s", *_named(key), start.digest[:12] or "none")
 

@@ -35,6 +35,7 @@ class Start:
         digest: Digest of the package; empty: there is none.
         command: Arguments for the ``ropewalk`` command.
         settings: Settings of the task, by name.
+        gpus: GPUs that the task alone has.
     """
 
     job: str
@@ -44,6 +45,7 @@ class Start:
     digest: str
     command: tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Node:
         running: Tasks assigned to it, each as (job, task), with the number of the order.
         orders: Orders to the node.
         has_own_index: Whether its credentials are good for the task of its own index alone.
+        gpus: GPUs that its tasks may have.
     """
 
     task: TaskId
@@ -116,12 +119,18 @@ class Node:
     orders: Orders = field(default_factory=Orders)
     is_lost: bool = False
     has_own_index: bool = False
+    gpus: tuple[str, ...] = ()
     _asked: float = field(init=False)  # time at which its last message came
     _newcomers: dict[str, float] = field(default_factory=dict)  # by instance, since when
     _before: list[str] = field(default_factory=list)  # instances whose place this one has
 
     def __post_init__(self) -> None:
         self._asked = self.heard
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The order in which nodes of a role get tasks: those with the fewest first."""
+        return len(self.running), self.task.index
 
     def replaced_by(self, instance: str, host: str, *, now: float) -> "Node":
         """Make the node of another process in its place."""
@@ -183,7 +192,7 @@ def choose_nodes(free: Sequence[Node], indices: Sequence[int]) -> tuple[list[Nod
     chosen = {index: own[index] for index in indices if index in own}
     rest = [index for index in indices if index not in own]
     others = [node for node in free if not node.has_own_index]
-    others.sort(key=lambda node: (len(node.running), node.task.index))
+    others.sort(key=lambda node: node.load)
     others = sorted(others[: len(rest)], key=lambda node: node.task.index)
     if len(others) < len(rest):
         return [], rest[len(others)]

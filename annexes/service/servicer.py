@@ -20,7 +20,8 @@ from ...net.http2.shares import Places
 from ...proto.v1 import gateway_pb2
 from ...telemetry.catalogue import Sample
 from ...telemetry.task_metrics import cluster_samples
-from .job import StandaloneJob, Submission
+from .gpus import gpus_left_out
+from .job import MOST_GPUS, StandaloneJob, Submission
 from .kept import JobLog, PackageStore
 from .nodes import UNKNOWN, LoggedLine, Order, Start
 from .table import JobTable
@@ -88,6 +89,9 @@ class GatewayServicer:
         check_text(request.instance, bounds.MAX_NAME_BYTES, "its instance", task)
         check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
         check_count(request.ports, _MAX_PORTS, "ports", task)
+        check_count(request.gpus, MOST_GPUS, "GPUs", task)
+        for gpu in request.gpus:
+            check_text(gpu, bounds.MAX_NAME_BYTES, "the name of a GPU", task)
         check_count(request.events, _MAX_EVENTS, "events", task)
         running = request.running.tasks
         check_count(running, _MAX_RUNNING, "running tasks", task)
@@ -104,6 +108,7 @@ class GatewayServicer:
                 request.host,
                 request.ports,
                 has_own_index=request.has_own_index or visitor.has_own_index,
+                gpus=request.gpus,
                 now=now,
             )
             node.orders.taken(request.orders_taken)
@@ -200,6 +205,7 @@ class GatewayServicer:
                 settings=dict(request.settings),
                 owner=owner,
                 model=request.model,
+                gpus_per_worker=request.gpus_per_worker,
             )
             is_new = request.id not in table.jobs
             job = table.submit(submission, now=time.monotonic())
@@ -207,6 +213,7 @@ class GatewayServicer:
                 what = f"package {request.digest}" if request.digest else "a program at its driver"
                 self._submissions.info("audit: job %s was submitted by %s: %s", job.id, owner, what)
             info = self._info(job)
+            info.warnings.extend(filter(None, [gpus_left_out(submission, table.nodes.values())]))
         info.warnings.extend(
             f"{each.name} is {each.ours or 'missing'} here and {each.theirs or 'missing'} on the "
             f"cluster: {each.reason}"
@@ -223,6 +230,7 @@ class GatewayServicer:
                     host=node.host,
                     is_lost=node.is_lost,
                     running=len(node.running),
+                    gpus=len(node.gpus),
                 )
                 for node in table.nodes.values()
             ]
@@ -367,6 +375,7 @@ class GatewayServicer:
                     address=placed.address,
                     has_ended=placed.has_ended,
                     exit_code=placed.code or 0,
+                    gpus=placed.gpus,
                 )
                 for placed in job.tasks.values()
             ],
@@ -399,6 +408,7 @@ def _order_to_wire(number: int, order: Order) -> gateway_pb2.Order:
             digest=order.digest,
             command=order.command,
             settings=dict(order.settings),
+            gpus=order.gpus,
         )
         return gateway_pb2.Order(number=number, start=start)
     stop = gateway_pb2.StopTask(job=order.job, task=task, kill=order.kill)

@@ -202,6 +202,13 @@ _LARGE_BYTES = 4 * 1024 * 1024
 @click.option("--workers", type=click.IntRange(0), help="Worker tasks. [default: one per node]")
 @click.option("--ps", type=click.IntRange(0), help="Parameter servers. [default: one per node]")
 @click.option(
+    "--gpus-per-worker",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="GPUs that each worker alone has, and a chief that runs SCRIPT; 0: tasks see none.",
+)
+@click.option(
     "--coordinator",
     is_flag=True,
     help="The chief alone runs SCRIPT; workers run what its ClusterCoordinator schedules.",
@@ -233,6 +240,7 @@ def submit_command(
     cluster: str,
     workers: int | None,
     ps: int | None,
+    gpus_per_worker: int,
     coordinator: bool,
     project: Path | None,
     model: str | None,
@@ -273,6 +281,7 @@ def submit_command(
         settings=_settings(said),
         environment=own_environment(),
         model=model or "",
+        gpus_per_worker=gpus_per_worker,
     )
     with cluster_client(cluster, settings) as client:
         with _sending(package.size) as on_progress:

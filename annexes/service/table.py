@@ -11,6 +11,8 @@ from ...cluster.spec import CHIEF, PS, WORKER
 from ...cluster.supervision.decisions import LOST
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId
+from ...core.terminal import counted
+from .gpus import FreeGpus, gpus_for
 from .job import ALL, JobState, PlacedTask, StandaloneJob, Submission
 from .nodes import UNKNOWN, Node, Order, Start, Stop, choose_nodes, next_of, share_of, to_go
 
@@ -86,9 +88,10 @@ class JobTable:
         ports: Iterable[int],
         *,
         has_own_index: bool = False,
+        gpus: Iterable[str] = (),
         now: float,
     ) -> Node:
-        """Note that a node that need not wait gives a sign of life, and offers free ports.
+        """Note that a node that need not wait gives a sign of life, offers free ports and GPUs.
 
         Raises:
             LimitExceededError: There are too many nodes.
@@ -102,7 +105,7 @@ class JobTable:
             self._lose(node, now=now)
             node = self.nodes[task] = node.replaced_by(instance, host, now=now)
         node.heard, node.host, node.is_lost = now, host, False
-        node.has_own_index = has_own_index
+        node.has_own_index, node.gpus = has_own_index, tuple(gpus)
         offered = list(ports)
         node.used &= set(offered)  # the node has replaced the others
         node.ports = [port for port in offered if port not in node.used]
@@ -267,7 +270,7 @@ class JobTable:
         gone = [each for each in again if each.node not in nodes]
         fresh = [task.index for task in missing if task not in found.tasks]
         others = [nodes[each] for each in nodes if each not in {one.node for one in again}]
-        placed, obstacle = self._place_role(PS, fresh, others)
+        placed, obstacle = self._place_role(PS, fresh, others, (), found.submission)
         if gone:
             obstacle = f"the node {gone[0].node.short}, where {gone[0].task.short} was before"
         if obstacle:
@@ -330,7 +333,7 @@ class JobTable:
             wanted = len(nodes) if count == ALL else count
             if role == WORKER and self._limits.workers:
                 wanted = min(wanted, self._limits.workers)
-            more, obstacle = self._place_role(role, range(wanted), nodes, placed)
+            more, obstacle = self._place_role(role, range(wanted), nodes, placed, asked)
             if obstacle:
                 return [], f"it waits for {obstacle}"
             placed += more
@@ -341,7 +344,8 @@ class JobTable:
         role: str,
         indices: Sequence[int],
         nodes: Sequence[Node],
-        beside: Iterable[PlacedTask] = (),
+        beside: Sequence[PlacedTask],
+        asked: Submission,
     ) -> tuple[list[PlacedTask], str]:
         """Choose places for tasks of a role, one on each node; or say what is missing, for people.
 
@@ -350,12 +354,17 @@ class JobTable:
             indices: Indices of the tasks.
             nodes: Nodes that may have a task.
             beside: Tasks whose places are not in the table yet.
+            asked: The job, as it was submitted.
         """
-        free = [n for n in nodes if n.ports and len(n.running) < self._limits.tasks_per_node]
+        roomy = [n for n in nodes if n.ports and len(n.running) < self._limits.tasks_per_node]
+        gpus = self._gpus_of_nodes(roomy, beside, asked)
+        free = [node for node in roomy if node.task in gpus]
         if len(indices) > len(free):
+            each = asked.gpus_per_worker if len(free) < len(roomy) else 0
+            with_gpus = f" with {counted(each, 'free GPU')} each" if each else ""
             return [], (
-                f"{len(indices)} nodes for {role}: {len(nodes)} are registered, of which "
-                f"{len(free)} have room"
+                f"{len(indices)} nodes for {role}{with_gpus}: {len(nodes)} are registered, of "
+                f"which {len(free)} have room"
             )
         chosen, missing = choose_nodes(free, indices)
         if missing is not None:
@@ -375,8 +384,20 @@ class JobTable:
             if not address:
                 return [], f"a free port of the node {node.task.short}"
             taken.add(address)
-            placed.append(PlacedTask(TaskId(role, index), node.task, address))
+            placed.append(PlacedTask(TaskId(role, index), node.task, address, gpus[node.task]))
         return placed, ""
+
+    def _gpus_of_nodes(
+        self, nodes: Sequence[Node], beside: Sequence[PlacedTask], asked: Submission
+    ) -> dict[TaskId, tuple[str, ...]]:
+        """Choose the GPUs that a task has on each of these nodes; one that has too few is left out.
+
+        All of them can begin at once: nodes of one machine have the same GPUs.
+        """
+        free = FreeGpus(self.jobs.values(), list(self.nodes.values()), beside)
+        order = sorted(nodes, key=lambda node: (not node.has_own_index, node.load))
+        taken = ((node.task, free.take(node, gpus_for(asked, node))) for node in order)
+        return {task: gpus for task, gpus in taken if gpus is not None}
 
     def _take_ports(self, placed: Iterable[PlacedTask]) -> None:
         for each in placed:

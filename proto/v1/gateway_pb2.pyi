@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PollRequest(_message.Message):
-    __slots__ = ("node", "instance", "host", "ports", "events", "first_event", "orders_taken", "wait_s", "versions", "running", "has_own_index")
+    __slots__ = ("node", "instance", "host", "ports", "events", "first_event", "orders_taken", "wait_s", "versions", "running", "has_own_index", "gpus")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class PollRequest(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     HAS_OWN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     node: _common_pb2.Task
     instance: str
     host: str
@@ -30,7 +31,8 @@ class PollRequest(_message.Message):
     versions: _common_pb2.Versions
     running: RunningTasks
     has_own_index: bool
-    def __init__(self, node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., instance: _Optional[str] = ..., host: _Optional[str] = ..., ports: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[TaskEvent, _Mapping]]] = ..., first_event: _Optional[int] = ..., orders_taken: _Optional[int] = ..., wait_s: _Optional[float] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., running: _Optional[_Union[RunningTasks, _Mapping]] = ..., has_own_index: bool = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., instance: _Optional[str] = ..., host: _Optional[str] = ..., ports: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[TaskEvent, _Mapping]]] = ..., first_event: _Optional[int] = ..., orders_taken: _Optional[int] = ..., wait_s: _Optional[float] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., running: _Optional[_Union[RunningTasks, _Mapping]] = ..., has_own_index: bool = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunningTasks(_message.Message):
     __slots__ = ("tasks",)
@@ -69,7 +71,7 @@ class Order(_message.Message):
     def __init__(self, number: _Optional[int] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("job", "task", "attempt", "tf_config", "digest", "command", "settings")
+    __slots__ = ("job", "task", "attempt", "tf_config", "digest", "command", "settings", "gpus")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,7 @@ class StartTask(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     job: str
     task: _common_pb2.Task
     attempt: int
@@ -91,7 +94,8 @@ class StartTask(_message.Message):
     digest: str
     command: _containers.RepeatedScalarFieldContainer[str]
     settings: _containers.ScalarMap[str, str]
-    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., attempt: _Optional[int] = ..., tf_config: _Optional[str] = ..., digest: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., attempt: _Optional[int] = ..., tf_config: _Optional[str] = ..., digest: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., settings: _Optional[_Mapping[str, str]] = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopTask(_message.Message):
     __slots__ = ("job", "task", "kill")
@@ -154,7 +158,7 @@ class PutPackageResponse(_message.Message):
     def __init__(self, held: _Optional[int] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("id", "name", "digest", "program", "arguments", "workers", "ps", "coordinator", "detached", "grace_s", "settings", "environment", "model")
+    __slots__ = ("id", "name", "digest", "program", "arguments", "workers", "ps", "coordinator", "detached", "grace_s", "settings", "environment", "model", "gpus_per_worker")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +186,7 @@ class SubmitRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    GPUS_PER_WORKER_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     digest: str
@@ -195,21 +200,24 @@ class SubmitRequest(_message.Message):
     settings: _containers.ScalarMap[str, str]
     environment: _containers.ScalarMap[str, str]
     model: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Iterable[str]] = ..., workers: _Optional[int] = ..., ps: _Optional[int] = ..., coordinator: bool = ..., detached: bool = ..., grace_s: _Optional[float] = ..., settings: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., model: _Optional[str] = ...) -> None: ...
+    gpus_per_worker: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Iterable[str]] = ..., workers: _Optional[int] = ..., ps: _Optional[int] = ..., coordinator: bool = ..., detached: bool = ..., grace_s: _Optional[float] = ..., settings: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., model: _Optional[str] = ..., gpus_per_worker: _Optional[int] = ...) -> None: ...
 
 class JobTask(_message.Message):
-    __slots__ = ("task", "node", "address", "has_ended", "exit_code")
+    __slots__ = ("task", "node", "address", "has_ended", "exit_code", "gpus")
     TASK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     node: _common_pb2.Task
     address: str
     has_ended: bool
     exit_code: int
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., has_ended: bool = ..., exit_code: _Optional[int] = ...) -> None: ...
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., has_ended: bool = ..., exit_code: _Optional[int] = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobInfo(_message.Message):
     __slots__ = ("id", "name", "state", "reason", "exit_code", "submitted", "started", "ended", "tasks", "cluster", "owner", "detached", "digest", "program", "warnings", "model_dir")
@@ -260,16 +268,18 @@ class ListJobsResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("task", "host", "is_lost", "running")
+    __slots__ = ("task", "host", "is_lost", "running", "gpus")
     TASK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     IS_LOST_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     host: str
     is_lost: bool
     running: int
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., host: _Optional[str] = ..., is_lost: bool = ..., running: _Optional[int] = ...) -> None: ...
+    gpus: int
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., host: _Optional[str] = ..., is_lost: bool = ..., running: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("job", "offset", "wait_s", "drives")
