@@ -287,7 +287,7 @@ class Finding:
 
     Attributes:
         kind: Kind of the finding, such as ``straggler``.
-        subject: Task that it is about, such as ``worker:3``.
+        subject: Task that it is about, such as ``worker:3``; empty: the whole job.
         text: Sentence for people.
         numbers: Numbers that it was concluded from, by name.
     """

@@ -157,6 +157,8 @@ class SaveCounters:
         under_way: Whether one is being written now.
         saved_at: Time at which the last one was complete. Unit: seconds since 1970; 0: none yet.
         duration_s: Time that the last complete one took.
+        in_a_row: Checkpoints that could not be written since the last complete one.
+        why: Why the last one could not be written; empty: it was complete.
     """
 
     saved: int = 0
@@ -164,10 +166,17 @@ class SaveCounters:
     under_way: bool = False
     saved_at: float = 0.0
     duration_s: float = 0.0
+    in_a_row: int = 0
+    why: str = ""
 
     def done(self, at: float, duration_s: float) -> None:
         """Count a checkpoint that is complete."""
         self.saved, self.saved_at, self.duration_s = self.saved + 1, at, duration_s
+        self.in_a_row, self.why = 0, ""
+
+    def has_failed(self, why: str) -> None:
+        """Count a checkpoint that could not be written."""
+        self.failed, self.in_a_row, self.why = self.failed + 1, self.in_a_row + 1, why
 
 
 def save_samples(saves: SaveCounters, last_step: int) -> Iterator[Sample]:

@@ -74,6 +74,7 @@ def _of(status: "JobStatus | None", task: TaskId) -> "TaskStatus | None":
     return next((item for item in tasks if item.task == task), None)
 
 
+_FINDINGS = 4  # that are shown
 TASKS = ("task", "state", "for", "steps/s", "steps", "step", "most in", "stale",
          "memory", "cores", "gpu", "says")  # fmt: skip
 SERVERS = ("ps", "state", "pushes/s", "in/s", "values", "slots",
@@ -185,7 +186,7 @@ def sort(rows: Sequence[list[Cell]], column: int, *, down: bool) -> list[list[Ce
 
 
 def head_text(looks: Looks, note: str) -> str:
-    """Write what holds for the whole job, in one or two lines."""
+    """Write what holds for the whole job: a line or two, and what was found."""
     status = looks.now
     goal = f"/{status.total_steps}" if status.total_steps else ""
     speed = looks.steps_per_s()
@@ -200,4 +201,5 @@ def head_text(looks: Looks, note: str) -> str:
     if status.last_checkpoint:
         parts.append(f"checkpoint {status.last_checkpoint_step}")
     why = " · ".join(terminal_line(text) for text in (note, status.reason) if text)
-    return "\n".join([" · ".join(parts), *([why] if why else [])])
+    found = [terminal_line(each.text) for each in status.findings[:_FINDINGS]]
+    return "\n".join([" · ".join(parts), *([why] if why else []), *found])

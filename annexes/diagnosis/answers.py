@@ -1,5 +1,6 @@
 """Answers of a task to what it is asked: JSON, bounded, and nothing secret in it."""
 
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigurationError
@@ -21,22 +23,27 @@ from ...core.process.processes import memory_bytes
 from ...core.setting_groups import IdentitySettings
 from ...core.settings import Settings
 from ...worker.process.surroundings import set_log_level
+from .links import echo
 from .questions import MOST_ANSWER_BYTES
-from .stacks import own_stacks, what_holds_up
+from .stacks import own_stacks, what_holds_up, where_it_stands
 
 log = logging.getLogger(__name__)
 
 _PACKAGES = "ropewalk numpy numba grpcio protobuf ml_dtypes torch jax jaxlib tensorflow keras optax"
+_THROTTLED = ("nr_periods", "nr_throttled")
 _USER_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
-def answer_to(kind: str, argument: str, settings: Settings) -> bytes:
+def answer_to(
+    kind: str, argument: str, settings: Settings, more: Mapping[str, Any] | None = None
+) -> bytes:
     """Answer a question.
 
     Args:
         kind: Kind of the question.
         argument: A detail of it.
         settings: Settings of the task.
+        more: Answers that were found elsewhere, for the kind; None: nothing.
 
     Raises:
         ConfigurationError: It is not one that can be asked, or the detail is not valid.
@@ -45,7 +52,8 @@ def answer_to(kind: str, argument: str, settings: Settings) -> bytes:
         raise ConfigurationError(f"this task cannot be asked for {kind!r:.80}; is it older?")
     about = {"pid": os.getpid(), "host": socket.gethostname()}
     most = min(MOST_ANSWER_BYTES, settings.max_message_bytes // 2)
-    text = json.dumps({**about, **_ANSWERS[kind](argument, settings, most)}).encode()
+    answer = {**about, **_ANSWERS[kind](argument, settings, most), **(more or {})}
+    text = json.dumps(answer).encode()
     if len(text) > most:
         raise ConfigurationError(f"the answer has {len(text)} bytes, and may have {most}")
     return text
@@ -56,7 +64,7 @@ def _stacks(_: str, settings: Settings, most: int) -> dict[str, Any]:  # noqa: A
     threads = [asdict(stack) for stack in stacks]
     while len(threads) > 1 and len(json.dumps(threads)) > most // 2:
         threads.pop()
-    return {"threads": threads, "held_up": what_holds_up(stacks)}
+    return {"threads": threads, "held_up": what_holds_up(stacks) or where_it_stands(stacks)}
 
 
 def _events(_: str, settings: Settings, most: int) -> dict[str, Any]:  # noqa: ARG001
@@ -84,12 +92,39 @@ def surroundings(_: str, settings: Settings, most: int = 0) -> dict[str, Any]:  
         "load": os.getloadavg()[0],
         "open_files": len(os.listdir("/proc/self/fd")),
         "most_files": resource.getrlimit(files)[0],
+        "locked_bytes": _status_bytes("VmLck"),
         "most_locked_bytes": resource.getrlimit(memory_locks)[0],
+        "cgroup": _cgroup(),
         "memory_bytes": memory_bytes(),
         "peak_memory_bytes": usage.ru_maxrss * 1024,
         "shm_free_bytes": _free("/dev/shm"),  # noqa: S108 - nothing is written there
         "model_dir_free_bytes": _free(settings.model_dir),
     }
+
+
+def _status_bytes(name: str) -> int:
+    """Read a size of this process that the kernel counts in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(found[0]) * 1024 if found else 0
+
+
+def _cgroup(folder: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+    """Read what the cgroup of this container counts: periods in which it had to wait for its share
+    of the processors, and its processes; what is not there is left out.
+
+    Args:
+        folder: Folder of the cgroup, version 2.
+    """
+    counts = dict[str, int]()
+    with contextlib.suppress(OSError):
+        words = (folder / "cpu.stat").read_text().split()
+        pairs = dict(zip(words[::2], words[1::2], strict=False))
+        counts |= {name: int(pairs[name]) for name in _THROTTLED if name in pairs}
+    for name in ("pids.current", "pids.max"):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            counts[name] = int((folder / name).read_text())
+    return counts
 
 
 def _free(path: str) -> int | None:
@@ -134,7 +169,9 @@ def _report(_: str, settings: Settings, most: int) -> dict[str, Any]:
 
 
 _ANSWERS: Mapping[str, Callable[[str, Settings, int], dict[str, Any]]] = {
+    "echo": lambda size, settings, _: echo(size, settings),
     "events": _events,
+    "links": lambda *_: {},  # a task that has joined measures them
     "log-level": _log_level,
     "report": _report,
     "stacks": _stacks,

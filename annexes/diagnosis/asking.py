@@ -15,6 +15,7 @@ from ...core.task import TaskId
 from ...launch.found_job import cluster_of_name, jobs_of_cluster, written_status
 from ...launch.options import chief_client
 from ...launch.screen.status_table import chief_address
+from .questions import ASKED_S
 
 _CALL_S = 5.0
 _LOOK_S = 0.1
@@ -50,12 +51,13 @@ def ask_all(
         kind: Kind of the question.
         argument: A detail of it.
         tasks: Tasks to ask; none: all that are there.
-        timeout_s: Unit: seconds.
+        timeout_s: Tasks are waited for so long, 25 s at most. Unit: seconds.
 
     Raises:
         PeerLostError: The chief does not answer.
     """
-    answers, until = TaskAnswers(), time.monotonic() + timeout_s
+    # After ASKED_S the question is over, and what has come is forgotten.
+    answers, until = TaskAnswers(), time.monotonic() + min(timeout_s, ASKED_S - _CALL_S)
     number, answers.missing = chief.ask_tasks(kind, argument, tasks, timeout_s=_CALL_S)
     more: list[tuple[TaskId, bytes, str]] = []
     while more or (answers.missing and time.monotonic() < until):

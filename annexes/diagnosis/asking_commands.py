@@ -17,7 +17,14 @@ from ...launch.options import caller_options, take_settings
 from ...launch.screen.plain import echo
 from .asking import TaskAnswers, address_of, ask_all, chief_of
 from .outside import SeenProcess, native_stacks, stacks_of, task_process, task_processes
-from .stacks import ThreadStack, as_text, from_json, place_of, what_holds_up
+from .stacks import (
+    ThreadStack,
+    as_text,
+    from_json,
+    place_of,
+    what_holds_up,
+    where_it_stands,
+)
 
 _STATUS_S = 5.0
 
@@ -85,9 +92,11 @@ def stacks_command(
     else:
         shown = _of_job(job, cluster, named, settings, timeout_s, native=native)
     short = {task.short for task in named}
+    shown = [each for each in shown if not short or each.task in short]
+    if not as_json:
+        echo("\n".join([*conclusions(shown), ""]))
     for each in shown:
-        if not short or each.task in short:
-            echo(json.dumps(asdict(each)) if as_json else text_of(each))
+        echo(json.dumps(asdict(each)) if as_json else text_of(each))
 
 
 def parse_task(name: str) -> TaskId:
@@ -101,6 +110,12 @@ def parse_task(name: str) -> TaskId:
     if index is None or not kind.isidentifier():
         raise ConfigurationError(f"{name!r:.80} is no task; write worker:1")
     return TaskId(kind, index)
+
+
+def conclusions(shown: Sequence[TaskStacks]) -> list[str]:
+    """Say what holds tasks up, a line for each of them whose stacks show it."""
+    lines = [f"{each.task} => {each.finding}" for each in shown if each.finding]
+    return lines or ["no task stands at a lock, waits long or holds its interpreter"]
 
 
 def text_of(each: TaskStacks) -> str:
@@ -151,6 +166,7 @@ def outside(process: SeenProcess, why: str = "", *, native: bool = False) -> Tas
     if why and not finding and stacks:
         at = place_of(next((each for each in stacks if each.name == "MainThread"), stacks[0]))
         finding = f"its program may hold the interpreter, in C code that is called at {at}"
+    finding = finding or where_it_stands(stacks or [])
     return TaskStacks(
         process.task,
         f"pid {process.pid}, seen from outside",
@@ -181,11 +197,18 @@ def _of_job(
 def _without_chief(
     job: str, cluster: str | None, error: PeerLostError, *, native: bool
 ) -> list[TaskStacks]:
-    """Look at the tasks here of a job whose chief does not answer: its program may hold it up."""
+    """Look at the tasks here of a job whose chief does not answer: its program may hold it up.
+
+    Raises:
+        PeerLostError: None is here.
+    """
     address = address_of(job) if cluster is None else ""
     here = [each for each in task_processes() if address and each.chief == address]
     if not here:
-        raise error
+        raise PeerLostError(
+            f"the chief at {address or job} does not answer, and no task of its job runs on this "
+            f"machine ({error.message}); `ropewalk report {job}` packs what there is"
+        ) from error
     why = f"the chief does not answer ({error.message:.120})"
     return [outside(each, why, native=native) for each in here]
 

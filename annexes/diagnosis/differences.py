@@ -1,15 +1,23 @@
 """Surroundings of tasks: where they differ, and what is amiss in them. Pure."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from ...launch.screen.status_table import human_bytes
+from ...launch.screen.status_table import human_bytes, human_time
 
 _CLOCK_S = 1.0
 _FILES_SHARE = 0.8
 _MEMORY_SHARE = 0.9
 _SHM_BYTES = 64 * 1024 * 1024
 _DISK_BYTES = 256 * 1024 * 1024
+_SLOWER = 4  # times the median of the job's ways
+_LATE_S = 0.005  # more than that: less is what a busy machine takes
+_FAST_BYTES_PER_S = 100e6
+_MOST_REFUSED = 3
+_THROTTLED_SHARE = 0.25
 
 Surroundings = Mapping[str, Mapping[str, Any]]
 """Surroundings of tasks, as they have answered, by short name."""
@@ -57,7 +65,7 @@ def reached_limits(tasks: Surroundings) -> str:
     Args:
         tasks: Surroundings of tasks.
     """
-    return _each(tasks, (_files, _memory, _shm))
+    return _each(tasks, (_files, _memory, _locked, _shm, _processors, _processes))
 
 
 def full_disks(tasks: Surroundings) -> str:
@@ -67,6 +75,82 @@ def full_disks(tasks: Surroundings) -> str:
         tasks: Surroundings of tasks.
     """
     return _each(tasks, (_disk,))
+
+
+def refused_callers(events: Iterable[str]) -> str:
+    """Name whom a chief has refused last, and why; empty: nobody.
+
+    Args:
+        events: Events of the chief, as lines of JSON.
+    """
+    lines = [json.loads(line) for text in events for line in text.splitlines()]
+    refused = [str(each.get("why", "")) for each in lines if each.get("event") == "caller.refused"]
+    return "; ".join(dict.fromkeys(refused[-_MOST_REFUSED:]))
+
+
+# -- Ways between tasks ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way from a task to a peer, as the task has measured it."""
+
+    task: str
+    peer: str
+    round_trip_s: float
+    bytes_per_s: float
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.task} to {self.peer}"
+
+
+def slow_links(tasks: Surroundings) -> str:
+    """Name ways that are much slower than the others of the job, and those that failed; empty: none
+    is.
+
+    Args:
+        tasks: Ways of each task, by its short name.
+    """
+    ways = list(_ways(tasks))
+    usual_s = median(each.round_trip_s for each in ways) if ways else 0.0
+    usual_bytes = median([each.bytes_per_s for each in ways if each.bytes_per_s] or [0])
+    parts = [f"{way}: {way.error}" for way in ways if way.error]
+    parts += [
+        f"{way}: {human_time(way.round_trip_s)} there and back, usual here {human_time(usual_s)}"
+        for way in ways
+        if way.round_trip_s > usual_s * _SLOWER + _LATE_S
+    ]
+    parts += [
+        f"{way}: {human_bytes(way.bytes_per_s)}/s, usual here {human_bytes(usual_bytes)}/s"
+        for way in ways
+        if way.bytes_per_s and way.bytes_per_s * _SLOWER < min(usual_bytes, _FAST_BYTES_PER_S)
+    ]
+    return "; ".join(parts)
+
+
+def fine_links(tasks: Surroundings) -> str:
+    """Say how good the ways are.
+
+    Args:
+        tasks: Ways of each task, by its short name.
+    """
+    ways = [way for way in _ways(tasks) if not way.error]
+    if not ways:
+        return "nothing was measured"
+    times = [way.round_trip_s for way in ways]
+    text = f"{human_time(min(times))} to {human_time(max(times))} there and back"
+    rates = [way.bytes_per_s for way in ways if way.bytes_per_s]
+    return f"{text}, {human_bytes(min(rates))}/s and more" if rates else text
+
+
+def _ways(tasks: Surroundings) -> Iterator[_Way]:
+    for task, links in tasks.items():
+        for peer, link in links.items():
+            if isinstance(link, Mapping):  # beside who answers
+                round_trip_s = float(link.get("round_trip_s", 0))
+                rate, error = float(link.get("bytes_per_s", 0)), str(link.get("error", ""))
+                yield _Way(task, peer, round_trip_s, rate, error)
 
 
 def _each(tasks: Surroundings, judges: tuple[Callable[[Mapping[str, Any]], str], ...]) -> str:
@@ -86,6 +170,32 @@ def _memory(each: Mapping[str, Any]) -> str:
         return ""
     used, most = human_bytes(each["peak_memory_bytes"]), human_bytes(each["memory_bytes"])
     return f"has used {used} of {most} of memory"
+
+
+def _locked(each: Mapping[str, Any]) -> str:
+    used, most = each.get("locked_bytes", 0), each.get("most_locked_bytes", -1)
+    if most <= 0 or used <= _MEMORY_SHARE * most:
+        return ""
+    return f"has locked {human_bytes(used)} of {human_bytes(most)} of memory (ulimit -l)"
+
+
+def _processors(each: Mapping[str, Any]) -> str:
+    counts = each.get("cgroup", {})
+    periods, throttled = counts.get("nr_periods", 0), counts.get("nr_throttled", 0)
+    if not periods or throttled < _THROTTLED_SHARE * periods:
+        return ""
+    return (
+        f"had to wait for its share of the processors in {throttled / periods:.0%} of the time "
+        "(cpu.max of its cgroup)"
+    )
+
+
+def _processes(each: Mapping[str, Any]) -> str:
+    counts = each.get("cgroup", {})
+    now, most = counts.get("pids.current", 0), counts.get("pids.max", 0)
+    if not most or now <= _FILES_SHARE * most:
+        return ""
+    return f"has {now} of {most} processes and threads (pids.max of its cgroup)"
 
 
 def _shm(each: Mapping[str, Any]) -> str:

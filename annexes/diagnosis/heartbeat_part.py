@@ -10,6 +10,7 @@ from ...core.wire import codec
 from ...proto.v1 import chief_pb2
 from ...worker.joining import JoinedTask
 from .answers import answer_to
+from .links import LINKS, links_of
 from .task_process import note_threads
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ class Answerer:
     def _answer(self, question: chief_pb2.Question) -> None:
         text, error = b"", ""
         try:
-            text = answer_to(question.kind, question.argument, self._joined.settings)
+            more = links_of(self._joined) if question.kind == LINKS else {}
+            text = answer_to(question.kind, question.argument, self._joined.settings, more)
         except Exception as failure:  # noqa: BLE001 - whatever it is, who asks should know
             error = said_of(failure)
         if self._closing.is_set():

@@ -1,5 +1,6 @@
 """Questions to ps, which the chief calls."""
 
+import json
 from functools import partial
 
 from ...client.ps.control import PsControl
@@ -10,6 +11,7 @@ from ...core.errors import RopewalkError
 from ...core.process.threads import new_thread, nobody_waits
 from ...core.task import TaskId
 from ...worker.lead.companions import Companion, LedJob
+from .links import LINKS, links_to_ps
 from .questions import ASKED_S, Question, Questions, TaskAnswer
 
 
@@ -51,13 +53,17 @@ class PsAsker:
         who = principal_of_task(self._led.leader, self._led.settings.job_id)
         ps = PsControl(task, address, self._led.settings, who)
         try:
-            text = ps.ask(question.kind, question.argument, timeout_s=ASKED_S)
-            answer = TaskAnswer(task, text)
+            answer = TaskAnswer(task, self._answer_of(ps, question))
         except RopewalkError as error:
             answer = TaskAnswer(task, b"", error.message)
         finally:
             ps.close()
         self._questions.deliver(question.number, answer)
+
+    def _answer_of(self, ps: PsControl, question: Question) -> bytes:
+        if question.kind == LINKS:
+            return json.dumps(links_to_ps(ps, self._led.settings)).encode()
+        return ps.ask(question.kind, question.argument, timeout_s=ASKED_S)
 
     def why_none_follows(self) -> str | None:
         """Return that it is not known here."""

@@ -6,15 +6,18 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.outside_text import read_json
+from ...core.settings import environment_variables
 from .stacks import ThreadStack, parse_dump
 from .task_process import SHEET, SIGNAL, STACKS
 
 _PROC = Path("/proc")
+_OWN = Path(sys.executable).parent
 _MOST_BYTES = 4 * 1024 * 1024
 _QUIET_S = 0.05
 _PY_SPY_S = 20.0
@@ -106,9 +109,14 @@ def _catches(pid: int, number: int) -> bool:
     return False
 
 
+def _places() -> str:
+    """List the folders of programs, and the one of this interpreter, which may not be in PATH."""
+    return os.pathsep.join((environment_variables().get("PATH", os.defpath), str(_OWN)))
+
+
 def native_stacks(pid: int) -> str:
     """Have py-spy write the stacks of a process, those of C as well; or say why there are none."""
-    command = shutil.which("py-spy")
+    command = shutil.which("py-spy", path=_places())
     if command is None:
         return f"native stacks: install py-spy; `py-spy dump --pid {pid} --native` shows them"
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...core.errors import RefusedError
 from ...core.task import TaskId
 
-KINDS = ("events", "log-level", "report", "stacks", "surroundings")
+KINDS = ("echo", "events", "links", "log-level", "report", "stacks", "surroundings")
 """Kinds of questions."""
 
 ASKED_S = 30.0
@@ -78,6 +78,7 @@ class Questions:
             raise RefusedError(f"no task can be asked for {kind!r:.80}, but for {', '.join(KINDS)}")
         with self._lock:
             self._forget(now)
+            self._make_room()
             if len(self._asked) >= _MOST_QUESTIONS:
                 raise RefusedError(
                     f"{_MOST_QUESTIONS} questions to the tasks of this job are being answered; ask "
@@ -136,6 +137,14 @@ class Questions:
                     break
                 fits.append(answer)
             return fits, asked.question.tasks
+
+    def _make_room(self) -> None:
+        """Forget the oldest question that all have answered, if there are as many as there may be:
+        who asked has read the answers, or is slower than everybody after it.
+        """
+        answered = [number for number, asked in self._asked.items() if not asked.question.tasks]
+        if len(self._asked) >= _MOST_QUESTIONS and answered:
+            del self._asked[answered[0]]
 
     def _forget(self, now: float) -> None:
         for number, asked in list(self._asked.items()):

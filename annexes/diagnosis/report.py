@@ -17,6 +17,7 @@ import click
 
 from ...core.errors import ConfigurationError, RopewalkError, StorageError
 from ...core.settings import Settings
+from ...core.task import Phase
 from ...launch.options import caller_options, take_settings
 from ...launch.screen.plain import echo
 from ...worker.lead.status import read_status, status_json
@@ -124,26 +125,47 @@ def _of_tasks(job: str, cluster: str | None, settings: Settings, timeout_s: floa
 
 
 def summary(files: Files, problems: list[str]) -> str:
-    """Say in some lines what a report says: the job's end, and the last warnings of its tasks."""
+    """Say in some lines what a report says: the job's end, what is wrong, and the last warnings."""
     lines = list[str]()
+    asked = {_task_of(name) for name in files if name.startswith("tasks/")}
     if "status.json" in files:
         status = json.loads(files["status.json"])
         why = f": {status['reason']}" if status.get("reason") else ""
         lines.append(f"the job is {status['phase']}{why}")
+        if not Phase(status["phase"]).is_over and not asked:
+            lines[-1] = "the job has not ended in order, and its chief does not answer"
+        lines += [found["text"] for found in status.get("findings", [])]
     for name, text in files.items():
         if name.endswith("stacks.txt"):
             held_up = [line for line in text.splitlines()[1:2] if "=>" in line]
             lines += [f"{text.split()[0]} {line.strip()}" for line in held_up]
-        if name.endswith(".jsonl"):
-            last = [json.loads(line) for line in text.splitlines()][-3:]
-            lines += [f"{name}: {_event(each)}" for each in last]
+    for name, text in files.items():
+        if name.endswith(".jsonl") and (name.startswith("tasks/") or _task_of(name) not in asked):
+            telling = filter(_is_telling, map(json.loads, text.splitlines()))
+            lines += [f"{name}: {_event(each)}" for each in [*telling][-3:]]
     return "\n".join([*lines, *(f"not in it: {each}" for each in problems)])
+
+
+def _task_of(name: str) -> str:
+    """Name the task of ``left/worker-0.TIME-PID.jsonl`` or ``tasks/worker-0/events.jsonl``."""
+    return name.split("/")[1].partition(".")[0]
+
+
+_USUAL = frozenset(
+    {"checkpoint.saved", "kernel.compiled", "log.line", "task.began", "task.joined", "wait.over"}
+)
+
+
+def _is_telling(event: dict[str, Any]) -> bool:
+    """Return whether an event is one of a job that does not go well."""
+    is_warning = event.get("level") in ("WARNING", "ERROR", "CRITICAL")
+    return is_warning or event.get("event") not in _USUAL
 
 
 def _event(event: dict[str, Any]) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(float(event.get("at", 0))))
     fields = (f"{name}={value}" for name, value in event.items() if name not in ("at", "event"))
-    return f"{at} {event.get('event', '?')} {' '.join(fields)}"[:300]
+    return f"{at} {event.get('event', '?')} {' '.join(fields)}"[:300].rstrip()
 
 
 def _json(value: Any) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,8 @@ _BETWEEN_S = 0.1  # two looks: a thread that is at the same instruction stands s
 _MOST_THREADS = 200
 _MOST_CALLS = 64
 _MOST_CHARACTERS = 120
+_MOST_INSIDE = 3  # calls inside Ropewalk that are shown in a row
+_ASKING = ("ask-", "question-", "watch-", "leaders")  # threads that ask peers all the time, or now
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,16 @@ def what_holds_up(stacks: Sequence[ThreadStack]) -> str:
     return ""
 
 
+def where_it_stands(stacks: Sequence[ThreadStack]) -> str:
+    """Say at which line of the program its main thread stands still; empty: at none."""
+    for stack in stacks:
+        own = [call for call in stack.calls if not _is_ours(call.file)]
+        if stack.name == "MainThread" and stack.stands and own:
+            text = f": {own[0].text}" if own[0].text else ""
+            return f"MainThread stands still at {place_of(stack)}{text}"
+    return ""
+
+
 def place_of(stack: ThreadStack) -> str:
     """Name the innermost call of a stack that is the program's: ``train.py:12 (step)``."""
     own = [each for each in stack.calls if not _is_ours(each.file)]
@@ -198,18 +211,41 @@ def as_text(stacks: Sequence[ThreadStack]) -> str:
         about += [f"peer {stack.peer}"] * bool(stack.peer)
         about += ["stands still"] * stack.stands
         lines.append(f"  {stack.name}{': ' if about else ''}{', '.join(about)}")
-        for call in _without_beginning(stack.calls):
-            lines.append(f"    {call.file}:{call.line} in {call.name}")
-            lines += [f"      {call.text}"] * bool(call.text)
+        for ours, calls in groupby(_without_beginning(stack.calls), _is_inside):
+            lines += _lines_of([*calls], ours=ours)
     if idle := len(stacks) - len(busy):
         lines.append(f"  ({idle} threads of Ropewalk and of libraries wait for work)")
     return "\n".join(lines)
 
 
+def _is_inside(call: StackCall) -> bool:
+    return _is_ours(call.file)
+
+
+def _lines_of(calls: Sequence[StackCall], *, ours: bool) -> list[str]:
+    """Write calls; of those inside Ropewalk and libraries the innermost ones."""
+    shown = calls[:_MOST_INSIDE] if ours else calls
+    lines = list[str]()
+    for call in shown:
+        lines.append(f"    {call.file}:{call.line} in {call.name}")
+        lines += [f"      {call.text}"] * bool(call.text)
+    more = len(calls) - len(shown)
+    return [*lines, *([f"    … {more} more inside Ropewalk and libraries"] * bool(more))]
+
+
 def is_idle(stack: ThreadStack) -> bool:
-    """Return whether a thread runs nothing of the program's, and waits for nobody."""
-    is_named = stack.name == "MainThread" or stack.waits_for or stack.peer
-    return not is_named and all(_is_ours(call.file) for call in stack.calls)
+    """Return whether a thread runs nothing of the program's, and waits for nobody but for work."""
+    if not all(_is_ours(call.file) for call in stack.calls) or stack.waits_for:
+        return False
+    if stack.name == "MainThread":
+        return any(call.name == "run_ps" for call in stack.calls)  # a ps has no program
+    return not stack.peer or stack.name.startswith(_ASKING) or _awaits_a_request(stack.calls)
+
+
+def _awaits_a_request(calls: Sequence[StackCall]) -> bool:
+    """Return whether a session of a ps has nothing to do: it receives, and nothing else."""
+    serving = next((at for at, call in enumerate(calls) if call.name == "_serve"), 0)
+    return bool(serving) and calls[serving - 1].name == "receive"
 
 
 def _without_beginning(calls: Sequence[StackCall]) -> Sequence[StackCall]:

@@ -6,6 +6,7 @@ from ...core.wire.same_fields import to_message
 from ...proto.v1 import chief_pb2
 from ...server.chief.servicer import LockedJob
 from ...telemetry.catalogue import Sample
+from .decisions import unsaved
 from .window import Window
 
 
@@ -24,9 +25,13 @@ class InsightPart:
         """Add nothing."""
 
     def add_to_status(self, status: chief_pb2.GetStatusResponse) -> None:
-        """Add what the last minute's reports say."""
+        """Add what the last minute's reports say, and why checkpoints fail."""
+        saves = self._locked_job.saves
         with self._locked_job.open() as (job, now):
-            found = self._window.findings(job.members.values(), now)
+            found = [
+                *unsaved(saves.in_a_row, saves.why, job.saved_step),
+                *self._window.findings(job.members.values(), now),
+            ]
         status.findings.extend(to_message(chief_pb2.Finding, each) for each in found)
 
     def samples(self) -> Iterator[Sample]:

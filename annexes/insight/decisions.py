@@ -1,4 +1,5 @@
-"""Conclusions from the reports of a job's tasks: who is slow. Pure: two moments in, findings out.
+"""Conclusions from the reports of a job's tasks: who is slow, and who stands still. Pure: two
+moments in, findings out.
 
 A task is compared with the median of the others, over a while, by its *own* time: a step without
 what it waits for others. So in sync, where all steps take as long as the slowest worker's, the
@@ -8,11 +9,11 @@ median, by more than two neighbouring buckets of a histogram can.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ...core.report import Finding, PsCounters
-from ...core.step_times import PARTS, StepTimes
+from ...core.step_times import PARTS, STEP, StepTimes
 from ...core.task import TaskId
 
 LEAST_STEPS = 8
@@ -21,11 +22,13 @@ MOST = 8
 """Findings at one time; the worst stragglers come first."""
 _SLOW = 1.5  # times the others: neighbouring buckets are 1.41 apart
 _LEAST_S = 0.2e-3  # more of a step than the others: below, it is the clock's noise
-_LEAST_BYTES = 1e6  # of a while: less is no load
+_LEAST_BYTES_PER_S = 1e6  # of all ps: less is no load
 _FAIR = 2.0  # times its part of the bytes
 _MOST_OF_TWO = 0.75  # of the bytes, where there are two ps
 _STALE = 3.0  # times the number of the other workers
 _RISES = 1.5
+_STANDS_S = 15.0
+_STANDS_STEPS = 10  # times as long as 99 of 100 steps of any task take at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,14 @@ class Reports:
         steps: Times of the steps of each task at work since its start.
         staleness: Staleness of each.
         counters: Counters of each ps that has answered.
+        stood_s: Time since each has last finished a step. Unit: seconds.
     """
 
     at: float
     steps: Mapping[TaskId, StepTimes]
     staleness: Mapping[TaskId, float]
     counters: Mapping[TaskId, PsCounters]
+    stood_s: Mapping[TaskId, float] = field(default_factory=dict)
 
 
 def findings(before: Reports, now: Reports) -> list[Finding]:
@@ -58,7 +63,36 @@ def findings(before: Reports, now: Reports) -> list[Finding]:
     steps = {task: times for task, times in steps.items() if times.count >= LEAST_STEPS}
     slow = sorted(stragglers(steps), key=lambda each: -each.numbers["ratio"])
     others = [*hot_servers(before, now), *rising_staleness(before, now)]
-    return [*slow[: MOST - len(others)], *others]
+    first = [*standing(now), *slow]
+    return [*first[: MOST - len(others)], *others]
+
+
+# -- Tasks that stand still --------------------------------------------------------------------
+
+
+def standing(now: Reports) -> Iterator[Finding]:
+    """Find the tasks that have made steps and make none any more, the longest first.
+
+    Args:
+        now: The present moment.
+    """
+    usual_s = max((times.part(STEP).quantile(0.99) for times in now.steps.values()), default=0.0)
+    least_s = max(_STANDS_S, _STANDS_STEPS * usual_s)
+    still = {task: since for task, since in now.stood_s.items() if since >= least_s and usual_s}
+    if 1 < len(still) == len(now.stood_s):
+        text = f"no task has finished a step for {min(still.values()):.0f} s"
+        yield _standing(min(still), f"{text}: {_STACKS} where they stand", min(still.values()))
+        return
+    for task, since_s in sorted(still.items(), key=lambda each: -each[1]):
+        text = f"{task.short} has finished no step for {since_s:.0f} s, and others have"
+        yield _standing(task, f"{text}: {_STACKS} where it stands", since_s)
+
+
+_STACKS = "`ropewalk stacks` says"
+
+
+def _standing(task: TaskId, text: str, since_s: float) -> Finding:
+    return Finding("standing", task.short, text, {"stood_s": since_s})
 
 
 # -- Stragglers --------------------------------------------------------------------------------
@@ -125,7 +159,7 @@ def hot_servers(before: Reports, now: Reports) -> Iterator[Finding]:
         for task, counters in now.counters.items()
     }
     total, seconds = sum(moved.values()), now.at - before.at
-    if len(moved) < 2 or total < _LEAST_BYTES or seconds <= 0:
+    if len(moved) < 2 or seconds <= 0 or total < _LEAST_BYTES_PER_S * seconds:
         return
     task = max(moved, key=lambda each: moved[each])
     share = moved[task] / total
@@ -168,6 +202,23 @@ def _held(counters: PsCounters) -> str:
     """Name what a ps holds, if that is little."""
     more = ", …" if counters.shards > len(counters.labels) else ""
     return f": it holds {', '.join(counters.labels[:4])}{more}" if counters.labels else ""
+
+
+# -- Checkpoints -------------------------------------------------------------------------------
+
+
+def unsaved(in_a_row: int, why: str, saved_step: int) -> Iterator[Finding]:
+    """Find that checkpoints fail.
+
+    Args:
+        in_a_row: Checkpoints that could not be written since the last complete one.
+        why: Why the last one could not.
+        saved_step: Global step of the last complete one; 0: there is none.
+    """
+    if in_a_row:
+        since = f"since that of step {saved_step}" if saved_step else "in this job"
+        text = f"no checkpoint could be saved {since}, {in_a_row} in a row: {why}"
+        yield Finding("unsaved", "", text, {"failed": in_a_row, "step": saved_step})
 
 
 # -- Staleness ---------------------------------------------------------------------------------

@@ -147,6 +147,11 @@ class RemotePs:
         return self._task
 
     @property
+    def address(self) -> str:
+        """Address at which the ps is reached: host:port."""
+        return self._address
+
+    @property
     def description(self) -> str:
         """Name of the transport, and why it is not a faster one."""
         session = self._session

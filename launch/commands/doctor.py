@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,6 +32,7 @@ from ...net.dial import Dialer
 from ...net.endpoint import WHO
 from ...net.sockets import connect_tcp, split_address
 from ...proto.v1 import session_pb2
+from ..found_job import written_status
 from ..options import caller_options, take_settings
 
 # -- Obstacles between this machine and a task: one step after another, up to the first that fails
@@ -58,8 +60,8 @@ class DoctorStep:
 NAMES = ("address", "DNS", "port", "encryption", "certificate", "identity", "protocol", "task")
 
 
-def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorStep]:
-    """Look at a task.
+def way_to(address: str, settings: Settings, timeout_s: float) -> list[DoctorStep]:
+    """Walk the way to a task.
 
     Args:
         address: host:port.
@@ -67,8 +69,7 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorSt
         timeout_s: Time limit of each step. Unit: seconds.
 
     Returns:
-        A step for each of :data:`NAMES`, and, if the task leads a job and all is well until there,
-        those of annexes, which compare its tasks.
+        A step for each of :data:`NAMES`.
     """
     steps: list[DoctorStep] = []
     doctor = _Doctor(address, settings, timeout_s)
@@ -84,6 +85,21 @@ def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorSt
             steps.append(DoctorStep(name, True, look()))
         except RopewalkError as error:
             steps.append(DoctorStep(name, False, error.message, error))
+    return steps
+
+
+def examine(address: str, settings: Settings, timeout_s: float) -> list[DoctorStep]:
+    """Look at a task, and if it leads a job at the tasks of that.
+
+    Args:
+        address: host:port.
+        settings: Settings of this machine's tasks.
+        timeout_s: Time limit of each step. Unit: seconds.
+
+    Returns:
+        The way to it, and if all is well until there, the steps of annexes, which compare tasks.
+    """
+    steps = way_to(address, settings, timeout_s)
     if steps[-1].passed:
         for module in annexes.at("doctor_steps"):
             steps += module.further(address, settings, timeout_s)
@@ -192,17 +208,24 @@ class _Doctor:
 
 
 @click.command("doctor")
-@click.argument("address")
+@click.argument("address", metavar="HOST:PORT|MODEL_DIR")
 @click.option("--timeout-s", default=3.0, show_default=True, help="For each step.")
 @caller_options
 def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
-    """Walk the way to the task at ADDRESS (HOST:PORT), and say which step fails and what to do.
+    """Walk the way to the task at HOST:PORT, or to the chief of the job of MODEL_DIR, and say which
+    step fails and what to do.
 
-    At the address of a chief, its tasks are compared, too: versions, clocks, limits, disks.
+    At a chief the tasks of its job are looked at, too: whether all are there and answer, versions,
+    clocks, the network between them, limits, disks, checkpoints. The first step that fails is the
+    cause.
 
     The exit code is 0, or that of the error.
     """
     settings = take_settings(flags)
+    if Path(address).is_dir():
+        from ..screen.status_table import chief_address
+
+        address = chief_address(written_status(address))
     steps = examine(address, settings, timeout_s)
     _show(steps)
     sys.exit(int(next((step.error.exit_code for step in steps if step.error is not None), 0)))

@@ -1,23 +1,26 @@
 """The result of a local job, and how it is shown: the first failure once, then a table."""
 
+import logging
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.spec import EVALUATOR
 from ...core import annexes
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
-from ...core.task import TaskId
+from ...core.task import Phase, TaskId
 from ...core.terminal import counted
-from ...worker.lead.status import read_status
+from ...worker.lead.status import STATUS_FILE, read_status, status_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ...client.chief.calls import JobStatus
     from ..screen.plain import Display
+
+log = logging.getLogger(__name__)
 
 _WIDE = 100
 _MAX_ERROR_LINES = 16
@@ -157,9 +160,27 @@ def read_result(
     written = read_status(model_dir)
     if written is None or not written.phase.is_over:
         written = status or written
+    if failed is not None and written is not None and written.phase is not Phase.FAILED:
+        written = _as_failed(written, f"{failed.short} failed: {describe_exit(exits[failed])}")
+        _write(model_dir, written)
     evaluations = read_evaluations(model_dir)
     metrics = evaluations[-1].metrics if evaluations else {}
     return LocalResult(exit_code, exits, model_dir, failed, written, metrics, errors)
+
+
+def _as_failed(status: "JobStatus", why: str) -> "JobStatus":
+    """Add what the chief could not know: it was asked to stop, or killed."""
+    first = f"{why} ({status.reason})" if status.reason else why
+    return replace(status, phase=Phase.FAILED, reason=first)
+
+
+def _write(model_dir: str, status: "JobStatus") -> None:
+    path = Path(model_dir) / STATUS_FILE
+    try:
+        if path.is_file():
+            path.write_text(status_json(status, indent=1))
+    except OSError as error:  # a full disk, say; the launcher shows the same
+        log.debug("the status could not be written: %s", error)
 
 
 def show_result(

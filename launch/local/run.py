@@ -43,7 +43,7 @@ from .log_files import LogFiles
 from .policy import local_policy
 from .result import LocalResult, read_result, show_result
 from .tasks import LocalTasks
-from .watch import Speed, StatusWatch, Waits
+from .watch import Speed, StatusWatch, ToldFindings, Waits
 
 if TYPE_CHECKING:
     from ...client.chief.calls import JobStatus
@@ -98,7 +98,7 @@ class LocalJob:
         self._requests: deque[StopRequested] = deque()
         self._watch: StatusWatch | None = None
         self._logs = LogFiles(settings.model_dir)
-        self._speed, self._waits = Speed(), Waits()
+        self._speed, self._waits, self._findings = Speed(), Waits(), ToldFindings()
         self._looks_next = 0.0
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
         self._scaling = Scaling(cluster.ps)
@@ -199,6 +199,8 @@ class LocalJob:
         status = self._status
         if status is not None:
             self._display.progress(status, self._speed.of(status), self._waits.of(status))
+            for text in self._findings.of(status):
+                self._display.say(text)
             self.on_status(status)
             self._scale(status)
         while self._requests:

@@ -1,5 +1,6 @@
 """The tasks of a local job as processes: what each runs, its variables, and what it reports."""
 
+import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from ...cluster.spec import WORKER
+from ...core.process.processes import out_of_memory_kills
 from ...core.settings import ALL_WORKERS, Settings, environment_variables
 from ...core.task import TaskId, new_job_id
 from ...core.terminal import counted
@@ -23,6 +25,8 @@ from ..processes.process import (
 )
 from .cluster import LocalRoles, RoleExtras, tf_config
 from .gpus import bind, cores_near, describe_shares, divide_gpus, gpu_variables, machines_gpus
+
+_OF_THE_MACHINE = (Path("/proc/vmstat"),)  # counts what the kernel has killed
 
 
 class LocalTasks:
@@ -59,6 +63,7 @@ class LocalTasks:
         self._settings = _shared(settings, restarts)
         self._reports = tempfile.TemporaryDirectory(prefix="ropewalk-errors-")
         self._death_pipe = ParentDeathPipe()
+        self._memory_kills = out_of_memory_kills(_OF_THE_MACHINE)
         self._gpus = _gpus_of(cluster)
         self._cores = cores_near(self._gpus, environment_variables())
         self.addresses: dict[TaskId, str] = {}
@@ -110,9 +115,15 @@ class LocalTasks:
         return process_environment(self._settings, tf_config(task, self.addresses), own, user)
 
     def error_of(self, task: TaskId) -> str:
-        """Read what a task reported; if it could not, its last lines of stderr."""
-        text = read_report(self._report_file(task))
-        return text or "\n".join(self.processes[task].last_lines)
+        """Read what a task reported; if it could not, whether memory has run out, and its last
+        lines of stderr.
+        """
+        process = self.processes[task]
+        if text := read_report(self._report_file(task)):
+            return text
+        killed = killed_text(process.code, self._memory_kills, out_of_memory_kills(_OF_THE_MACHINE))
+        last = ["its last lines:"] * bool(killed and process.last_lines)
+        return "\n".join([*([killed] * bool(killed)), *last, *process.last_lines])
 
     def description(self) -> str:
         """Write a line about what was started."""
@@ -123,6 +134,27 @@ class LocalTasks:
 
     def _report_file(self, task: TaskId) -> Path:
         return Path(self._reports.name) / f"{task.type}-{task.index}"
+
+
+def killed_text(code: int | None, before: int | None, now: int | None) -> str:
+    """Say whether memory ran out where a task was killed; empty: it was not.
+
+    Args:
+        code: Exit status of its process, as ``subprocess`` reports it.
+        before: Processes that the kernel had killed for lack of memory when the job began.
+        now: Number of them now.
+    """
+    if code != -signal.SIGKILL:
+        return ""
+    if before is None or now is None:
+        return "another process has killed it, or the kernel for lack of memory (dmesg)"
+    if now > before:
+        killed = f"{now - before} process{'es' if now - before > 1 else ''}"
+        return (
+            f"memory ran out: the kernel has killed {killed} of this machine for that since the "
+            "job began (dmesg names them)"
+        )
+    return "another process has killed it: memory has not run out on this machine meanwhile"
 
 
 def _shared(settings: Settings, restarts: int) -> Settings:

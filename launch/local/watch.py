@@ -122,6 +122,31 @@ class StatusWatch:
             client.close()
 
 
+class ToldFindings:
+    """Findings of a job's status, for lines among those of its tasks: each is told once it has
+    been there for a while, and again as long as it is there, now and then.
+    """
+
+    _PERSISTS_S = 10.0
+    _AGAIN_S = 600.0
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], float] = {}
+        self._told: dict[tuple[str, str], float] = {}
+
+    def of(self, status: "JobStatus") -> list[str]:
+        """Return the texts of findings that are to be told with one more status."""
+        texts = {(each.kind, each.subject): each.text for each in status.findings}
+        self._since = {key: self._since.get(key, status.age_s) for key in texts}
+        due = [key for key in texts if self._is_due(key, status.age_s)]
+        self._told |= dict.fromkeys(due, status.age_s)
+        return [texts[key] for key in due]
+
+    def _is_due(self, key: tuple[str, str], age_s: float) -> bool:
+        persists = age_s - self._since[key] >= self._PERSISTS_S
+        return persists and age_s - self._told.get(key, -self._AGAIN_S) >= self._AGAIN_S
+
+
 class Speed:
     """Steps per second over the last few seconds."""
 

@@ -220,11 +220,16 @@ class Guard:
         named = "audit: %s %s by %s from %s"
         words = (self._task.short, _name(operation), who or "a stranger", address or "here")
         self.refusals += refused is not None  # approximate: two at the same time may count once
-        if refused is not None and who is None:
-            self._strangers.warning(f"{named}: refused: %s", *words, refused.message)
-        elif refused is not None:
-            rare = _refusals_of(self._task, who, operation)
-            rare.warning(f"{named}: refused: %s", *words, refused.message)
+        if refused is not None:
+            rare = self._strangers if who is None else _refusals_of(self._task, who, operation)
+            rare.warning(
+                f"{named}: refused: %s",
+                *words,
+                refused.message,
+                about="caller.refused",
+                caller=words[2],
+                why=refused.message,
+            )
         elif self.mode.encrypts and who is not None:
             _uses_of(self._task, who, operation).info(f"{named}: allowed", *words)
         else:

@@ -8,11 +8,13 @@ that a machine with the programs of that PATH has left out.
 A name is that of a program, unless :data:`NEEDS` has an entry for it.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -88,6 +90,27 @@ def _isolated(*flags: str, script: str, programs: tuple[str, ...] = (), hint: st
     return Need(("unshare", *programs), asks=command, hint=hint)
 
 
+def py_spy() -> str | None:
+    """Where it is: in the PATH, or beside this interpreter."""
+    own = str(Path(sys.executable).parent)
+    return shutil.which("py-spy", path=os.pathsep.join((os.environ.get("PATH", ""), own)))
+
+
+@cache
+def may_trace() -> bool:
+    """Whether a process may trace another one of its user that is not its child."""
+    with contextlib.suppress(OSError):
+        sleeper = subprocess.Popen(["/bin/sleep", "60"])
+        try:
+            look = f"open('/proc/{sleeper.pid}/mem', 'rb').close()"
+            asked = subprocess.run([sys.executable, "-c", look], capture_output=True, check=False)
+            return asked.returncode == 0
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+    return False
+
+
 _AS_ROOT = "run as root, on the machine itself or in a privileged container"
 NEEDS = {
     "kubectl or kustomize": Need(any_of=("kubectl", "kustomize"), holds=kustomize,
@@ -109,6 +132,8 @@ NEEDS = {
         script="mount --bind /etc/hosts /etc/hosts && hostname test",
         hint=_AS_ROOT,
     ),
+    "a right to trace": Need(holds=may_trace, hint="CAP_SYS_PTRACE, or ptrace_scope 0"),
+    "py-spy": Need(holds=py_spy, hint="pip install py-spy"),
     "a file system of its own": _isolated(
         "--map-root-user", "--mount", script="mount -t tmpfs -o size=1m none /mnt",
         hint="run as root, or where user namespaces are allowed",

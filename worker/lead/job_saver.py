@@ -137,7 +137,7 @@ class JobSaver:
                 extra=event("checkpoint.failed", step=step, error=why),
             )
             self.failure = self.failure or known or RopewalkError(why)
-            saves.failed += 1
+            saves.has_failed(why)
             return False
         finally:
             saves.under_way = False

@@ -1,5 +1,6 @@
 """A process that holds its interpreter, looked at from outside."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,13 @@ def test_a_process_in_a_loop_of_c_writes_its_stacks_and_goes_on(start: Start) ->
     seen = outside.task_process(process.pid)
     assert seen is not None
     assert (seen.task, seen.chief) == ("worker:0", "127.0.0.1:7")
+
+    def is_inside() -> bool:  # it says that it spins before it does
+        stacks = outside.stacks_of(seen)
+        return bool(stacks and any("re.match" in call.text for call in stacks[0].calls))
+
     for _ in range(2):
+        wait_until(is_inside, 10, "the loop")
         stacks = outside.stacks_of(seen)
         assert stacks is not None
         assert [stack.name for stack in stacks[:1]] == ["MainThread"]
@@ -114,6 +121,7 @@ def test_native_stacks_say_what_to_install_or_what_py_spy_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(outside, "_OWN", tmp_path)
     assert "install py-spy" in outside.native_stacks(4711)
     tool = tmp_path / "py-spy"
     tool.write_text('#!/bin/sh\necho "$@"\n')
@@ -121,3 +129,17 @@ def test_native_stacks_say_what_to_install_or_what_py_spy_said(
     assert outside.native_stacks(4711) == "dump --pid 4711 --native\n"
     tool.write_text("#!/bin/sh\necho no rights >&2\nexit 1\n")
     assert "no rights" in outside.native_stacks(4711)
+
+
+@pytest.mark.needs("a right to trace", "py-spy")
+def test_native_stacks_have_the_function_of_c_that_holds_the_interpreter(start: Start) -> None:
+    process = start(BEGIN + LOOP)
+    said = list[str]()
+
+    def is_inside() -> bool:
+        said[:] = [outside.native_stacks(process.pid)]
+        return re.search(r"^ +_?sre_.*match", said[0], re.MULTILINE) is not None
+
+    wait_until(is_inside, 20, "the function of C")
+    assert "spin (" in said[0]
+    assert process.poll() is None

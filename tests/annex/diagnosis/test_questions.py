@@ -57,6 +57,18 @@ def test_few_are_asked_at_a_time_and_each_is_over_after_a_while() -> None:
     assert questions.ask("stacks", "", [A], now=ASKED_S).number > numbers[-1]
 
 
+def test_a_question_that_all_have_answered_makes_room_for_the_next_one() -> None:
+    questions = Questions()
+    numbers = [questions.ask("stacks", "", [A], now=0).number for _ in range(4)]
+    for number in numbers[1:3]:
+        questions.deliver(number, TaskAnswer(A, b"1"))
+    questions.ask("stacks", "", [A], now=1)
+    with pytest.raises(RefusedError, match="it is over"):
+        questions.answers(numbers[1], [], 10)
+    assert questions.answers(numbers[2], [], 10)[0] == [TaskAnswer(A, b"1")]
+    assert [each.number for each in questions.open(1)][:2] == [numbers[0], numbers[3]]
+
+
 def test_a_number_is_above_those_of_a_chief_that_was_started_again() -> None:
     before = Questions().ask("stacks", "", [A], now=0).number
     assert Questions().ask("stacks", "", [A], now=0).number > before

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import time
 import zipfile
 from pathlib import Path
 
@@ -77,12 +78,30 @@ def test_a_report_is_bounded(tmp_path: Path) -> None:
 
 def test_a_summary_has_the_end_and_what_holds_tasks_up() -> None:
     files = {
-        "status.json": '{"phase": "failed", "reason": "worker:1 failed"}',
+        "status.json": '{"phase": "failed", "reason": "worker:1 failed", "findings": '
+        '[{"text": "worker:0 has finished no step for 40 s"}]}',
         "tasks/worker-0/stacks.txt": "worker:0 (pid 7)\n  => MainThread waits for ps:0\n",
         "tasks/ps-0/stacks.txt": "ps:0 (pid 8)\n  MainThread\n",
+        "tasks/ps-0/events.jsonl": "".join(map(_line, ("task.joined", "ps.broken"))),
+        "left/ps-0.20260101T000000-8.jsonl": _line("ps.broken"),
+        "left/worker-1.20260101T000000-9.jsonl": _line("log.line", level="INFO")
+        + _line("log.line", level="ERROR"),
     }
     assert summary(files, ["no chief"]).splitlines() == [
         "the job is failed: worker:1 failed",
+        "worker:0 has finished no step for 40 s",
         "worker:0 => MainThread waits for ps:0",
+        "tasks/ps-0/events.jsonl: 00:00:00 ps.broken",
+        "left/worker-1.20260101T000000-9.jsonl: 00:00:00 log.line level=ERROR",
         "not in it: no chief",
     ]
+
+
+def _line(name: str, **fields: str) -> str:
+    midnight = time.mktime((1970, 1, 2, 0, 0, 0, 0, 0, 0))
+    return f"{json.dumps({'at': midnight, 'event': name, **fields})}\n"
+
+
+def test_a_job_whose_chief_is_gone_does_not_run() -> None:
+    said = summary({"status.json": '{"phase": "running"}'}, [])
+    assert said == "the job has not ended in order, and its chief does not answer"

@@ -17,6 +17,7 @@ from ropewalk.annexes.diagnosis.stacks import (
     parse_dump,
     place_of,
     what_holds_up,
+    where_it_stands,
 )
 from ropewalk.core.process.waiting import WaitLog
 
@@ -80,6 +81,15 @@ def test_the_place_is_the_innermost_call_of_the_program() -> None:
         == "train.py:9 (go)"
     )
     assert place_of(ThreadStack("t", ())) == "?:0 (?)"
+
+
+def test_a_main_thread_that_stands_still_is_named_with_its_line_where_nothing_else_is() -> None:
+    stack = _at("MainThread", "answer = input('go on? ')")
+    assert what_holds_up([stack]) == ""
+    assert where_it_stands([_at("loader", "f()"), stack]) == (
+        "MainThread stands still at train.py:7 (step): answer = input('go on? ')"
+    )
+    assert where_it_stands([_at("MainThread", "f()", stands=False)]) == ""
 
 
 # -- the stacks of this process --------------------------------------------------------------
@@ -175,3 +185,40 @@ def test_a_dump_is_read_with_the_names_that_are_known() -> None:
 @pytest.mark.parametrize("text", ["", "garbage\n", '  File "a", line 1 in b\n', "Thread 0x:\n"])
 def test_what_is_no_dump_has_no_stacks(text: str) -> None:
     assert parse_dump(text, {}) == []
+
+
+def _inside(*names: str) -> tuple[StackCall, ...]:
+    return tuple(StackCall(f"/x/ropewalk/net/{name}.py", 3, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("stack", "idle"),
+    [
+        (ThreadStack("session", _inside("receive", "_serve", "serve"), peer="worker:1"), True),
+        (ThreadStack("session", _inside("run", "push", "_serve"), peer="worker:1"), False),
+        (ThreadStack("ask-ps:0", _inside("_blocking", "ask"), peer="ps:0"), True),
+        (ThreadStack("save_0", _inside("_blocking", "save_shards"), peer="ps:0"), False),
+        (ThreadStack("MainThread", _inside("wait", "run_ps")), True),
+        (ThreadStack("MainThread", _inside("wait", "leave")), False),
+        (ThreadStack("pool", _inside("wait"), waits_for="ps:0"), False),
+    ],
+    ids=["a session without a step", "a session in a step", "asks", "saves", "a ps", "leaves",
+         "waits"],
+)  # fmt: skip
+def test_a_thread_of_the_library_is_shown_while_it_does_something(
+    stack: ThreadStack, idle: bool
+) -> None:
+    assert as_text([stack]).startswith("  (1 threads") is idle
+
+
+def test_of_calls_inside_the_library_the_innermost_ones_are_shown() -> None:
+    program = StackCall("/me/train.py", 9, "go", "strategy.run(step)")
+    stack = ThreadStack("MainThread", (*_inside(*"abcdefg"), program), peer="ps:0")
+    lines = [line.strip() for line in as_text([stack]).splitlines()]
+    assert lines == [
+        "MainThread: peer ps:0",
+        *(f"/x/ropewalk/net/{name}.py:3 in {name}" for name in "abc"),
+        "… 4 more inside Ropewalk and libraries",
+        "/me/train.py:9 in go",
+        "strategy.run(step)",
+    ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ropewalk.annexes.insight.decisions import LEAST_STEPS, MOST, Reports, findings
+from ropewalk.annexes.insight.decisions import LEAST_STEPS, MOST, Reports, findings, unsaved
 from ropewalk.core.report import PsCounters, ShardCounters
 from ropewalk.core.step_times import (
     CHECKPOINT,
@@ -114,7 +114,7 @@ def of_servers(*moved: int, seconds: float = 10.0) -> list[tuple[str, str, str]]
 def test_the_ps_with_most_of_the_bytes_is_named_with_what_it_holds() -> None:
     text = "ps:1 moves 80% of the bytes of all 2 ps (8 MB/s, 5 pushes/s): it holds table/part_1, …"
     assert of_servers(20_000_000, 80_000_000) == [("hot_shard", "ps:1", text)]
-    assert [task for _, task, _ in of_servers(5_000_000, 1_000_000, 1_000_000, 1_000_000)] == [
+    assert [task for _, task, _ in of_servers(50_000_000, 10_000_000, 10_000_000, 10_000_000)] == [
         "ps:0"
     ]
 
@@ -135,7 +135,7 @@ def test_the_shard_with_most_of_a_ps_s_bytes_is_named_by_what_changed_meanwhile(
     "moved",
     [
         pytest.param([50_000_000, 40_000_000], id="even"),
-        pytest.param([900_000, 1000], id="idle"),
+        pytest.param([9_000_000, 1000], id="idle"),
         pytest.param([90_000_000], id="the-only-one"),
         pytest.param([40_000_000, 20_000_000, 20_000_000, 20_000_000], id="twice-the-others"),
     ],
@@ -159,6 +159,41 @@ def test_staleness_that_rises_beyond_the_number_of_workers_is_told() -> None:
     assert of_staleness([2, 2, 2], [4, 4, 4]) == []  # as many as there are others, twice
     assert of_staleness([6, 6, 6], [7, 7, 7]) == []  # it is high, and was
     assert of_staleness([0.1], [50]) == []
+
+
+def of_standing(stood_s: list[float], steps: StepTimes) -> list[tuple[str, str, str]]:
+    still = {worker(i): seconds for i, seconds in enumerate(stood_s)}
+    found = findings(NOTHING, Reports(60.0, dict.fromkeys(still, steps), {}, {}, still))
+    return [(each.kind, each.subject, each.text) for each in found]
+
+
+def test_a_task_that_makes_no_step_any_more_is_named_with_the_command_that_says_where() -> None:
+    text = (
+        "worker:1 has finished no step for 16 s, and others have: `ropewalk stacks` says where it "
+        "stands"
+    )
+    assert of_standing([0.01, 16, 0.02], usual()) == [("standing", "worker:1", text)]
+
+
+def test_where_all_stand_still_it_is_said_once() -> None:
+    [(_, _, text)] = of_standing([30, 40, 50], usual())
+    assert text == "no task has finished a step for 30 s: `ropewalk stacks` says where they stand"
+
+
+def test_a_long_step_is_no_standstill() -> None:
+    assert of_standing([0.01, 16], usual(compute=3000)) == []
+    assert of_standing([0.01, 60], StepTimes()) == []  # nobody knows yet how long they take
+
+
+def test_checkpoints_that_fail_are_told_with_the_last_one_and_the_reason() -> None:
+    [found] = unsaved(3, "no space left", 40)
+    assert found.text == (
+        "no checkpoint could be saved since that of step 40, 3 in a row: no space left"
+    )
+    assert [each.text.split(",")[0] for each in unsaved(1, "?", 0)] == [
+        "no checkpoint could be saved in this job"
+    ]
+    assert list(unsaved(0, "", 40)) == []
 
 
 def test_there_is_a_bound_on_findings_and_the_worst_come_first() -> None:

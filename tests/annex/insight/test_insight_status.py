@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from helpers.waiting import scaled, wait_until
 from ropewalk.annexes.insight.window import Window
 from ropewalk.client.chief.calls import JobStatus
 from ropewalk.cluster.job.members import Member
-from ropewalk.core.report import PsCounters
+from ropewalk.core.report import PsCounters, TaskReport
+from ropewalk.core.step_times import StepClock
 from ropewalk.core.task import State, TaskId
 from ropewalk.launch.screen.status_table import status_lines
 
@@ -127,3 +129,40 @@ def test_the_window_has_a_minute_and_no_more_and_concludes_nothing_at_once() -> 
     moments = list(window._moments)
     assert [each.at for each in moments] == list(range(940, 1000, 5))
     assert [each.counters[TaskId("ps", 0)].pushes for each in moments] == list(range(940, 1000, 5))
+
+
+def trainer(count: int, slow: int = 0) -> Member:
+    """A worker that has made so many steps, of which the last ones took long."""
+    now = [1]
+    clock = StepClock(lambda: now[0])
+    for number in range(count + 1):
+        now[0] += 40_000_000 if number > count - slow else 4_000_000
+        clock.step_ended()
+    report = TaskReport(steps=count + 1, step_parts=clock.times().parts)
+    return Member(TaskId("worker", slow and 1), 0.0, State.ALIVE, report=report)
+
+
+def test_who_is_slow_since_a_moment_is_named_after_a_moment_and_not_after_a_minute() -> None:
+    window = Window()
+    for second in range(0, 61, 5):
+        earlier = trainer(200 * second)
+        window.look([earlier, replace(earlier, task=TaskId("worker", 1))], float(second))
+    for second in (65, 70, 75):
+        slow = 25 * (second - 60)
+        both = [trainer(200 * second), trainer(200 * 60 + slow, slow=slow)]
+        window.look(both, float(second))
+    [found] = window.findings(both, 76.0)
+    assert (found.kind, found.subject) == ("straggler", "worker:1")
+
+
+def test_a_task_stands_since_its_last_step_and_one_that_serves_never_does() -> None:
+    window = Window()
+    for second in range(40):
+        goes_on = trainer(200 * second)
+        stands = replace(trainer(200 * min(second, 10)), task=TaskId("worker", 1))
+        serves = replace(stands, task=TaskId("worker", 2))
+        serves.report = replace(serves.report, serves=True)
+        members = [goes_on, stands, serves]
+        window.look(members, float(second))
+    [found] = window.findings(members, 40.0)
+    assert (found.kind, found.subject, found.numbers) == ("standing", "worker:1", {"stood_s": 30.0})

@@ -20,7 +20,7 @@ from helpers.replication.chaos import Chaos
 from helpers.replication.counting_job import CountingJob, host_of
 from helpers.replication.load import busy
 from helpers.replication.local_chaos import LocalChaos
-from helpers.replication.small_disk import SmallDisk
+from helpers.small_disk import SmallDisk
 from helpers.waiting import scaled
 
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "12"))

@@ -19,9 +19,9 @@ from ropewalk.core.errors import RopewalkError
 from ropewalk.core.exit_codes import ExitCode
 from ropewalk.core.task import TaskId
 
+from ..small_disk import SmallDisk
 from ..waiting import scaled, wait_until
 from .counting_job import CountingJob
-from .small_disk import SmallDisk
 
 _CHIEF = "chief:0"
 _HASTE_S = 1.5  # a ps that is asked to leave may be killed within

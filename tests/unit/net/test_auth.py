@@ -16,6 +16,7 @@ from ropewalk.core.errors import (
     RopewalkError,
     UnauthenticatedError,
 )
+from ropewalk.core.process import events
 from ropewalk.core.settings import Settings
 from ropewalk.core.task import Incarnation, TaskId
 from ropewalk.net.auth import proof
@@ -277,6 +278,8 @@ def test_a_stranger_is_told_what_is_missing_and_audited(
     with pytest.raises(UnauthenticatedError, match="a key that only their user can read"):
         guard.admit("session ps", "", address="10.0.0.1:5")
     assert "audit: ps:0 session ps by a stranger from 10.0.0.1:5: refused" in caplog.text
+    kept = events.recent(1)[0]
+    assert (kept.name, kept.fields["caller"]) == ("caller.refused", "a stranger")
     assert guard.admit("/grpc.health.v1.Health/Check").principal is None
 
 

@@ -9,7 +9,7 @@ import errno
 import subprocess
 from pathlib import Path
 
-from ..waiting import wait_until
+from .waiting import wait_until
 
 _PIECE = bytes(64 * 1024)
 COMMAND = ("unshare", "--map-root-user", "--mount", "sh", "-c")
