@@ -32,6 +32,14 @@ log = logging.getLogger(__name__)
 _PACKAGES = "ropewalk numpy numba grpcio protobuf ml_dtypes torch jax jaxlib tensorflow keras optax"
 _THROTTLED = ("nr_periods", "nr_throttled")
 _USER_IN_URL = re.compile(r"//[^/@\s]+@")
+_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|$)", re.DOTALL)
+_NAMES = r"(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credentials?|signature)"
+_NAMED_SECRET = re.compile(
+    rf"""((?:\b[\w-]*{_NAMES}|authorization)\b\\*["']?\s*[=:]\s*\\*["']?(?:bearer\s|basic\s)?
+    |--[\w-]*{_NAMES}\s+)  # quotes as JSON has them, also in JSON; or an option of a command
+    (?!\d+[\s,}}\]])[^\s"'&,;)}}\\]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def answer_to(
@@ -114,16 +122,17 @@ def _cgroup(folder: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
     of the processors, and its processes; what is not there is left out.
 
     Args:
-        folder: Folder of the cgroup, version 2.
+        folder: Folder of cgroups; those of version 1 have one for each subject.
     """
     counts = dict[str, int]()
-    with contextlib.suppress(OSError):
-        words = (folder / "cpu.stat").read_text().split()
-        pairs = dict(zip(words[::2], words[1::2], strict=False))
-        counts |= {name: int(pairs[name]) for name in _THROTTLED if name in pairs}
-    for name in ("pids.current", "pids.max"):
-        with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            counts[name] = int((folder / name).read_text())
+    for place in (folder, folder / "cpu", folder / "pids"):
+        with contextlib.suppress(OSError):
+            words = (place / "cpu.stat").read_text().split()
+            pairs = dict(zip(words[::2], words[1::2], strict=False))
+            counts |= {name: int(pairs[name]) for name in _THROTTLED if name in pairs}
+        for name in ("pids.current", "pids.max"):
+            with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                counts[name] = int((place / name).read_text())
     return counts
 
 
@@ -152,6 +161,14 @@ def public_settings(settings: Settings) -> dict[str, Any]:
         name: "(set)" if name in own else without_user(value)
         for name, value in settings.model_dump(mode="json", exclude_defaults=True).items()
     }
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without what looks like a secret: users of URLs, keys, and what is given to a
+    name such as ``token`` or ``AWS_SECRET_ACCESS_KEY``.
+    """
+    text = _KEY.sub("…", _USER_IN_URL.sub("//…@", text))
+    return _NAMED_SECRET.sub(r"\1…", text)
 
 
 def without_user(value: Any) -> Any:

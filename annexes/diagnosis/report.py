@@ -22,7 +22,7 @@ from ...launch.options import caller_options, take_settings
 from ...launch.screen.plain import echo
 from ...worker.lead.status import read_status, status_json
 from ...worker.process.event_file import read_events
-from .answers import surroundings
+from .answers import surroundings, without_secrets
 from .asking import ask_all, chief_of
 from .asking_commands import cluster_option, stacks_of_answers, text_of, timeout_option
 
@@ -61,6 +61,7 @@ def report_command(
     if len(files) == 1:
         raise ConfigurationError(f"nothing is known of {job}: {'; '.join(problems)}")
     files["summary.txt"] = summary(files, problems)
+    files = {name: without_secrets(text) for name, text in files.items()}
     target = Path(output or f"report-{time.strftime('%Y%m%dT%H%M%S')}.zip")
     try:
         write(target, files)

@@ -161,11 +161,17 @@ def read_result(
     if written is None or not written.phase.is_over:
         written = status or written
     if failed is not None and written is not None and written.phase is not Phase.FAILED:
-        written = _as_failed(written, f"{failed.short} failed: {describe_exit(exits[failed])}")
+        written = _as_failed(written, f"{failed.short} failed: {_why(exits, errors, failed)}")
         _write(model_dir, written)
     evaluations = read_evaluations(model_dir)
     metrics = evaluations[-1].metrics if evaluations else {}
     return LocalResult(exit_code, exits, model_dir, failed, written, metrics, errors)
+
+
+def _why(exits: Mapping[TaskId, int], errors: Mapping[TaskId, str], failed: TaskId) -> str:
+    how = describe_exit(exits[failed])
+    known = errors.get(failed, "").splitlines()[:1] if exits[failed] == -signal.SIGKILL else []
+    return "; ".join([how, *known])
 
 
 def _as_failed(status: "JobStatus", why: str) -> "JobStatus":

@@ -10,10 +10,12 @@ import contextlib
 import logging
 import os
 import platform
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import RopewalkError
@@ -35,6 +37,7 @@ FOLDER = "events"
 MOST_BYTES = 4 * 1024 * 1024
 """Longest file of events: of those of a process, the last ones that fit."""
 
+_ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
 _KEPT = 3  # files of a task: it may have been started again and again
 
 
@@ -112,12 +115,32 @@ def kept_events(task: TaskId, settings: Settings) -> Iterator[KeptEvents]:
     """Keep the events of this process's task; what leaves the context as an error is not well."""
     file = KeptEvents(task, settings)
     file.start()
+    _write_before_ending(file)
     try:
         yield file
     except BaseException as error:
         events.record("program.ended", outcome="error", message=error)
         file.close(is_well=False)
         raise
+
+
+def _write_before_ending(file: KeptEvents) -> None:
+    """Have the signals by which a terminal or a limit ends the process write the events first.
+
+    What a program or its launcher has made of such a signal stays.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python allows no handlers there
+
+    def end(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        events.record("signal.received", signal=signal.Signals(number).name)
+        file.close(is_well=False)
+        os.kill(os.getpid(), number)
+
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def read_events(model_dir: str) -> dict[str, list[dict[str, Any]]]:

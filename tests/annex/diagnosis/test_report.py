@@ -11,7 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from ropewalk.annexes.diagnosis.report import report_command, summary, write
+from ropewalk.client.chief.calls import JobStatus
 from ropewalk.core.errors import ConfigurationError
+from ropewalk.core.task import Phase
+from ropewalk.core.versions import own_versions
+from ropewalk.worker.lead.status import status_json
 
 
 @pytest.fixture
@@ -105,3 +109,17 @@ def _line(name: str, **fields: str) -> str:
 def test_a_job_whose_chief_is_gone_does_not_run() -> None:
     said = summary({"status.json": '{"phase": "running"}'}, [])
     assert said == "the job has not ended in order, and its chief does not answer"
+
+
+def test_no_secret_of_a_status_or_an_event_is_in_a_report(model_dir: Path, tmp_path: Path) -> None:
+    text = '{"at": 3.0, "event": "log.line", "level": "ERROR", "text": "401: token=HIDE&page=2"}\n'
+    (model_dir / "events" / "worker-1.20260101T000000-8.jsonl").write_text(text)
+    reason = "FileNotFoundError: s3://me:HIDE@bucket/data"
+    status = JobStatus(Phase.FAILED, reason, 80.0, 7, 0, (), "", 0, own_versions())
+    (model_dir / "status.json").write_text(status_json(status))
+    said = _run(model_dir, "-o", tmp_path / "r.zip")
+    with zipfile.ZipFile(tmp_path / "r.zip") as pack:
+        everything = b"".join(pack.read(name) for name in pack.namelist()).decode()
+    assert "HIDE" not in said + everything
+    assert "s3://…@bucket/data" in said
+    assert "401: token=…&page=2" in everything

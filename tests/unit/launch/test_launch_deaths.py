@@ -65,6 +65,14 @@ def test_what_a_job_leaves_says_which_task_failed_first(
     assert _result(tmp_path, Phase(phase), reason, failed) == said
 
 
+def test_what_a_job_leaves_says_that_memory_ran_out(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text(status_json(job_status()))
+    errors = {PS: "memory ran out: 1 process\nits last lines:\nsaved x"}
+    result = read_result(137, {PS: -9}, str(tmp_path), PS, None, errors)
+    assert result.status is not None
+    assert result.status.reason == ("ps:0 failed: killed by SIGKILL; memory ran out: 1 process")
+
+
 def test_a_job_that_left_no_status_gets_none(tmp_path: Path) -> None:
     assert read_result(137, {PS: -9}, str(tmp_path), PS, job_status(), {}).status is not None
     assert not list(tmp_path.iterdir())

@@ -1,11 +1,17 @@
 """What a task leaves of its events: after a bad end, and now and then while it runs."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from helpers.processes import ROOT
+from helpers.waiting import scaled
 from ropewalk.core.errors import StorageError
 from ropewalk.core.process import events
 from ropewalk.core.settings import Settings
@@ -101,3 +107,31 @@ def test_a_folder_that_cannot_be_written_is_no_error(model_dir: Path) -> None:
     with kept_events(TASK, _settings(model_dir)) as kept:
         kept.close(is_well=False)
     assert (model_dir / event_file.FOLDER).read_text() == "a file in its place"
+
+
+_WAITS = """
+import signal, sys, time
+from ropewalk.core.settings import Settings
+from ropewalk.core.task import TaskId
+from ropewalk.worker.process.event_file import kept_events
+
+signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+with kept_events(TaskId("worker", 1), Settings(model_dir=sys.argv[1])):
+    print("waits", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_signal_that_ends_the_process_is_written_first_and_one_that_is_ignored_stays_so(
+    model_dir: Path,
+) -> None:
+    command = [sys.executable, "-c", _WAITS, str(model_dir)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waits\n"
+        process.send_signal(signal.SIGQUIT)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(scaled(30)) == -signal.SIGHUP
+    [lines] = read_events(str(model_dir)).values()
+    assert (lines[-1]["event"], lines[-1]["signal"]) == ("signal.received", "SIGHUP")
