@@ -249,15 +249,15 @@ def test_a_program_is_sent_run_changed_and_run_again(standing: Standing) -> None
 def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: Standing) -> None:
     example = str(ROOT / "examples" / "estimator_digits.py")
     options = ["--remote_cluster", standing.address, "--model_dir", "model"]
-    code, output, errors = standing.python(example, *options, "--max_steps", "300")
+    code, output, errors = standing.python(example, *options, "--max_steps", "100")
     assert code == 0, output + errors
-    code, output, errors = standing.python(example, *options, "--max_steps", "500")
+    code, output, errors = standing.python(example, *options, "--max_steps", "150")
     assert code == 0, output + errors
     model_dir = str(standing.project / "model")
     assert [job["exit_code"] for job in standing.jobs().values()] == [0, 0]
     last = rw.training.read_evaluations(model_dir)[-1]
-    assert last.global_step == 500
-    assert last.metrics["accuracy"] > 0.85
+    assert last.global_step == 150
+    assert last.metrics["accuracy"] > 0.8
 
 
 def test_a_detached_job_is_found_again_followed_and_stopped(standing: Standing) -> None:
