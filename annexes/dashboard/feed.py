@@ -39,6 +39,11 @@ class Feed:
         self._last: bytes | None = None
 
     @property
+    def pages(self) -> int:
+        """Number of connections that hear news."""
+        return len(self._pages)
+
+    @property
     def is_full(self) -> bool:
         """Whether no other page can be served."""
         return len(self._pages) >= MOST_PAGES

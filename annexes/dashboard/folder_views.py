@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...core.checkpoint.directory import list_checkpoints
-from ...core.checkpoint.reader import CheckpointReader
 from ...core.errors import RopewalkError
 from ...core.outside_text import open_plain, parse_number
 from ...launch.local.log_files import LOG_FOLDER
@@ -98,12 +96,16 @@ def checkpoints(folder: str) -> list[dict[str, Any]]:
     """List the checkpoints of a model directory, the newest first; none if it is not known."""
     if not folder:
         return []
+    from ...core.checkpoint.directory import list_checkpoints
+
     return [_checkpoint(each.path) for each in reversed(list_checkpoints(folder))]
 
 
 @lru_cache(maxsize=256)
 def _checkpoint(path: str) -> dict[str, Any]:
     """Describe a checkpoint: one that is whole does not change."""
+    from ...core.checkpoint.reader import CheckpointReader
+
     try:
         reader = CheckpointReader(path)
     except (RopewalkError, OSError) as error:

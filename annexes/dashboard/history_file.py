@@ -4,13 +4,15 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...core.checkpoint.folder import Folder
 from ...core.outside_text import read_json
 from ...core.process.events import Event
 from .calls import PastJob
 from .samples import MOST_SERIES, Samples, Stretch
+
+if TYPE_CHECKING:  # loading what reads checkpoints takes as long as the page's own part
+    from ...core.checkpoint.folder import Folder
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ def _samples_of(written: Mapping[str, Any]) -> Samples:
     return samples
 
 
-def read_history(folder: Folder) -> tuple[Samples, list[Event]]:
+def read_history(folder: "Folder") -> tuple[Samples, list[Event]]:
     """Read the history of a model directory; an empty one if there is none, or it is damaged."""
     try:
         return history_of(folder.read(HISTORY_FILE, _MOST_BYTES))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.access import READER, Principal
-from ...core.checkpoint.folder import open_folder
 from ...core.errors import ConfigurationError, RopewalkError
 from ...core.terminal import terminal_line
 from ...launch.found_job import FoundJob, JobAsker, job_in_folder
@@ -137,5 +136,7 @@ class WatchedJob:
                         return PastJob([], [], [])
             if since or not self.folder:
                 return PastJob([], [], [])
+            from ...core.checkpoint.folder import open_folder
+
             samples, events = read_history(open_folder(self.folder))
             return PastJob(samples.names, list(samples.since()), events)

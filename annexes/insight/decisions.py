@@ -8,9 +8,10 @@ one that the others wait for is found, too. Few steps make no finding, nor does 
 median, by more than two neighbouring buckets of a histogram can.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import mean, median
+from statistics import mean
 
 from ...core.report import Finding, PsCounters
 from ...core.step_times import PARTS, STEP, StepTimes
@@ -104,28 +105,58 @@ def stragglers(steps: Mapping[TaskId, StepTimes]) -> Iterator[Finding]:
     Args:
         steps: Times of each task's steps, of the same while.
     """
-    for task, times in steps.items():
-        others = [each for other, each in steps.items() if other != task]
-        if others and (finding := _straggler(task, times, others)) is not None:
-            yield finding
+    if len(steps) < 2:
+        return
+    own = Column({task: _own_s(times) for task, times in steps.items()})
+    means = {
+        part: Column({task: times.mean(part) for task, times in steps.items()}) for part in _OWN
+    }
+    slow = [task for task in steps if own.ratio(task) >= _SLOW]
+    for task in slow:
+        part = max(_OWN, key=lambda name: means[name].more(task))
+        halves = Column({each: times.part(part).quantile(0.5) for each, times in steps.items()})
+        mean_s, more_s = means[part].values[task], means[part].more(task)
+        if more_s >= _LEAST_S and halves.values[task] >= _SLOW * halves.others(task):
+            yield _straggler(task, own.ratio(task), part, mean_s, mean_s - more_s)
 
 
-def _straggler(task: TaskId, times: StepTimes, others: list[StepTimes]) -> Finding | None:
-    usual_s = median(map(_own_s, others))
-    ratio = _own_s(times) / usual_s if usual_s else 0.0
-    part = max(_OWN, key=lambda name: times.mean(name) - _usual(others, name))
-    more_s = times.mean(part) - _usual(others, part)
-    half = times.part(part).quantile(0.5)
-    usual_half = median(each.part(part).quantile(0.5) for each in others)
-    if ratio < _SLOW or more_s < _LEAST_S or half < _SLOW * usual_half:
-        return None
+def _straggler(task: TaskId, ratio: float, part: str, part_s: float, others_s: float) -> Finding:
     return Finding(
         "straggler",
         task.short,
         f"{task.short}: {ratio:.1f} × the median step, in {part} "
-        f"({_ms(times.mean(part))} a step, others {_ms(_usual(others, part))})",
-        {"ratio": ratio, "part_s": times.mean(part), "others_s": _usual(others, part)},
+        f"({_ms(part_s)} a step, others {_ms(others_s)})",
+        {"ratio": ratio, "part_s": part_s, "others_s": others_s},
     )
+
+
+class Column:
+    """A number of each task, sorted once, so that comparing all with the others takes no square.
+
+    Args:
+        values: Number of each of two tasks or more.
+    """
+
+    def __init__(self, values: Mapping[TaskId, float]) -> None:
+        self.values = values
+        self._sorted = sorted(values.values())
+
+    def others(self, task: TaskId) -> float:
+        """Return the median of the others."""
+        place, half = bisect_left(self._sorted, self.values[task]), (len(self._sorted) - 1) // 2
+        above = self._sorted[half + (half >= place)]
+        if len(self._sorted) % 2 == 0:
+            return above
+        return (above + self._sorted[half - 1 + (half - 1 >= place)]) / 2
+
+    def more(self, task: TaskId) -> float:
+        """Return how much more a task has than the median of the others."""
+        return self.values[task] - self.others(task)
+
+    def ratio(self, task: TaskId) -> float:
+        """Return how many times the median of the others a task has; 0: they have nothing."""
+        others = self.others(task)
+        return self.values[task] / others if others else 0.0
 
 
 _OWN = tuple(part for part in PARTS if part != "others")
@@ -134,10 +165,6 @@ _OWN = tuple(part for part in PARTS if part != "others")
 def _own_s(times: StepTimes) -> float:
     """Mean time of a step without what it waits for others."""
     return times.step_s - times.mean("others")
-
-
-def _usual(several: list[StepTimes], part: str) -> float:
-    return median(each.mean(part) for each in several)
 
 
 def _ms(seconds: float) -> str:

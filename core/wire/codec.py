@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import struct_pb2
 
 from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from .. import annexes
@@ -134,7 +134,7 @@ def versions_from_wire(message: common_pb2.Versions) -> Versions:
 def rule_to_wire(rule: UpdateRule) -> struct_pb2.Struct:
     """Encode an update rule as its fields."""
     message = struct_pb2.Struct()
-    json_format.ParseDict(rule.model_dump(mode="json"), message)
+    message.update(rule.model_dump(mode="json"))
     return message
 
 
@@ -159,6 +159,8 @@ def _struct_from_wire(message: struct_pb2.Struct) -> dict[str, Any]:
     """
     check_count(message.fields, bounds.MAX_HYPERPARAMETERS, "hyperparameters", "a message")
     check_number(message.ByteSize(), bounds.MAX_STRUCT_BYTES, "the size of them", "a message")
+    from google.protobuf import json_format  # late: it loads more than all other messages need
+
     try:
         return json_format.MessageToDict(message)
     except (json_format.Error, ValueError, RecursionError) as error:
@@ -354,7 +356,7 @@ def step_to_wire(
         early_reply=early_reply,
     )
     if request.hyperparameters is not None:
-        json_format.ParseDict(dict(request.hyperparameters), message.hyperparameters)
+        message.hyperparameters.update(dict(request.hyperparameters))
     if request.closure is not None:
         message.closure.CopyFrom(closure_run_to_wire(request.closure))
     if request.advance is not None:

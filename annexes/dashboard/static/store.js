@@ -3,6 +3,7 @@
 
 const MOST = 3000; // samples, until the whole history is asked for again: it is coarser then
 const MOST_EVENTS = 1000;
+const CHANNEL = `news of ${location.pathname}`;
 
 export class Store extends EventTarget {
   status = null;
@@ -14,29 +15,77 @@ export class Store extends EventTarget {
   samples = []; // [end, length, value or null or "NaN" by place of its name, …]
 
   start() {
-    const news = new EventSource("api/news");
-    news.addEventListener("open", () => {
-      this.connected = true;
-      this.load();
+    this.channel = new BroadcastChannel(CHANNEL);
+    this.channel.addEventListener("message", ({data}) => this.take(...data));
+    document.addEventListener("visibilitychange", () => this.turn());
+    this.turn();
+  }
+
+  /** A tab that is seen has news. Of several one asks for them and tells the others, and one that is
+      hidden asks for none: a browser has six connections to a host, for all tabs together. */
+  turn() {
+    this.leaving?.abort();
+    if (document.hidden) return;
+    this.leaving = new AbortController();
+    const {signal} = this.leaving;
+    this.load();
+    if (!navigator.locks) this.listen(signal); // by http from another machine there are none
+    else navigator.locks.request(CHANNEL, {signal}, () => this.listen(signal)).catch(() => {}); // hidden again
+  }
+
+  /** Listen, and tell other tabs, until this one is hidden. */
+  listen(signal) {
+    return new Promise((done) => {
+      let news = null;
+      let lost = false;
+      const tell = (kind, data) => {
+        this.take(kind, data);
+        this.channel.postMessage([kind, data]);
+      };
+      const open = () => {
+        if (signal.aborted) return;
+        news = new EventSource("api/news");
+        news.addEventListener("open", () => tell("link", {connected: true, again: lost}));
+        news.addEventListener("error", () => {
+          lost = true;
+          tell("link", {connected: false});
+          if (news.readyState === EventSource.CLOSED) setTimeout(open, 3000);
+        });
+        for (const kind of ["job", "samples"]) {
+          news.addEventListener(kind, (event) => tell(kind, JSON.parse(event.data)));
+        }
+      };
+      signal.addEventListener("abort", () => {
+        news?.close();
+        done();
+      });
+      open();
     });
-    news.addEventListener("error", () => {
-      this.connected = false;
-      this.tell("job");
-      if (news.readyState === EventSource.CLOSED) setTimeout(() => this.start(), 3000);
-    });
-    news.addEventListener("job", (event) => this.hear(JSON.parse(event.data)));
-    news.addEventListener("samples", (event) => this.add(JSON.parse(event.data)));
+  }
+
+  take(kind, data) {
+    if (kind === "job") this.hear(data);
+    else if (kind === "samples") this.add(data);
+    else this.linked(data);
+  }
+
+  linked({connected, again}) {
+    this.connected = connected;
+    if (again) this.load(); // what was missed meanwhile
+    this.tell("job");
   }
 
   hear({status, note, at}) {
+    this.connected = true;
     Object.assign(this, {status, note, at});
     this.tell("job");
   }
 
   async load() {
-    const answer = await fetch("api/history");
-    if (!answer.ok) return;
-    const {names, samples, events} = await answer.json();
+    const [job, history] = await Promise.all([ask("api/job"), ask("api/history")]);
+    if (job) this.hear(job);
+    if (!history) return;
+    const {names, samples, events} = history;
     Object.assign(this, {names, samples, events});
     this.tell("samples");
   }
@@ -105,6 +154,16 @@ export class Store extends EventTarget {
       length += sample[1];
     }
     return length ? sum / length : NaN;
+  }
+}
+
+/** What is at a path; null: it is not reached, which the news say, too. */
+async function ask(path) {
+  try {
+    const answer = await fetch(path);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
   }
 }
 

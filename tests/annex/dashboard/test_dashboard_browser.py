@@ -130,6 +130,23 @@ def test_a_change_in_the_job_is_on_the_page(job: LedJob, page: Served) -> None:
         browser.wait_for("does not answer", "#reason")
 
 
+def test_more_tabs_than_a_browser_has_connections_hear_a_change(job: LedJob, page: Served) -> None:
+    with chromium() as browser:
+        browser.open(page.links[0])
+        tabs = [browser.page, *(browser.page.context.new_page() for _ in range(7))]
+        for tab in tabs[1:]:
+            tab.bring_to_front()
+            tab.goto(page.page.address)
+            tab.wait_for_selector("#numbers dd")
+        job.report(job.tasks[0], steps=90, global_step=100, total_steps=600)
+        for tab in (tabs[0], tabs[-1]):  # one that was hidden, and one after it
+            tab.bring_to_front()
+            tab.wait_for_function(
+                "() => document.querySelector('#numbers').textContent.includes('100 / 600')"
+            )
+        assert page.feed.pages <= 1
+
+
 def test_keys_reach_views_and_sort_tables(page: Served) -> None:
     with chromium() as browser:
         browser.open(page.links[0])

@@ -1,10 +1,18 @@
 """Findings from two moments of a job's reports."""
 
 from collections.abc import Mapping
+from statistics import median
 
 import pytest
 
-from ropewalk.annexes.insight.decisions import LEAST_STEPS, MOST, Reports, findings, unsaved
+from ropewalk.annexes.insight.decisions import (
+    LEAST_STEPS,
+    MOST,
+    Column,
+    Reports,
+    findings,
+    unsaved,
+)
 from ropewalk.core.report import PsCounters, ShardCounters
 from ropewalk.core.step_times import (
     CHECKPOINT,
@@ -90,6 +98,15 @@ def test_of_two_workers_the_slower_one_is_named() -> None:
 )  # fmt: skip
 def test_what_is_no_straggler(steps: list[StepTimes]) -> None:
     assert of_steps(*steps) == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 64])
+def test_the_median_of_the_others_is_that_of_all_but_one(count: int) -> None:
+    values = {worker(i): float((i * 37) % 11) for i in range(count)}  # some are the same
+    column = Column(values)
+    for task in values:
+        others = median(value for other, value in values.items() if other != task)
+        assert column.others(task) == others
 
 
 def test_what_a_task_was_slow_at_before_does_not_count() -> None:
