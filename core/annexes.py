@@ -27,6 +27,7 @@ _EXTRAS = {
     "kubernetes": "k8s",
     "tensorboard": "tensorboard",
     "torch_bridge": "torch",
+    "traces": "otel",
 }
 """Extra with the packages that an annex needs, for messages; others need none."""
 

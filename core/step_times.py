@@ -20,6 +20,8 @@ from math import inf
 from time import perf_counter_ns
 from typing import TypeVar
 
+from .step_trace import StepSampler, StepTrace
+
 _Batch = TypeVar("_Batch")
 DATA, PULL, PUSH, OTHERS, CHECKPOINT = range(5)
 _COMPUTE, _STEP = 5, 6
@@ -159,6 +161,10 @@ class StepClock:
         on_slow: Called with a step that took over three times as long as 99 of 100 take at most:
             how long it took, that time, the part that took most, and how long that did. Unit:
             seconds.
+
+    Attributes:
+        sampler: Says which steps are traced; None: none is. Once set it stays.
+        trace: Trace of the step that is under way; None: it is not sampled.
     """
 
     def __init__(
@@ -166,7 +172,10 @@ class StepClock:
         now_ns: Callable[[], int] = perf_counter_ns,
         on_slow: Callable[[float, float, str, float], None] = lambda *_: None,
     ) -> None:
-        self._now = now_ns
+        self.sampler: StepSampler | None = None
+        self.trace: StepTrace | None = None
+        self._own_now = now_ns
+        self._now = now_ns  # in a sampled step the trace's
         self._on_slow = on_slow
         self._began = 0  # the step that is under way; 0: none was finished yet
         self._measured = 0  # time in parts, since the start
@@ -213,6 +222,17 @@ class StepClock:
         self._here = [0] * len(_NAMES)
         self._began, self._measured_before = now, measured
         _here.clock = self
+        if self.sampler is not None:
+            self._sample(self.sampler)
+
+    def _sample(self, sampler: StepSampler) -> None:
+        """End the trace of the last step, and begin one if the next step is sampled."""
+        if self.trace is not None:
+            sampler.ended(self.trace)
+            self.trace, self._now = None, self._own_now
+        if sampler.next_is_sampled():
+            self._here = self.trace = StepTrace(sampler.task, _NAMES, self._own_now)
+            self._now = self.trace.now
 
     def _note_slow(self, now: int, here: list[int]) -> None:
         """Report a slow step, one in a second."""

@@ -117,6 +117,7 @@ _BROUGHT_BY = {
     "submit": ("service",),
     "tensorboard": ("tensorboard",),
     "top": ("dashboard",),
+    "trace": ("traces",),
 }
 """Annexes of a command, for the message where one is not installed."""
 

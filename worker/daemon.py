@@ -59,8 +59,8 @@ def run_task(
     report = take_error_report()
     watch = StartWatch(task.task)
     watch.begin()
-    begin_task_process(task, settings)
     try:
+        begin_task_process(task, settings)
         check_limits()
         settings = _with_kept_paths(with_own_job(settings))
         run = partial(_run_program, program, arguments, report, watch) if program else None

@@ -197,7 +197,8 @@ class JobTask(JobLink):
 
     def _take_part(self, chief: ChiefClient, who: Incarnation) -> None:
         session = lambda: self._plane.session  # noqa: E731
-        self._parts = heartbeat_parts(JoinedTask(who, chief, session, self._settings))
+        joined = JoinedTask(who, chief, session, self._settings, self._progress.clock)
+        self._parts = heartbeat_parts(joined)
 
     def _hear(self, answer: HeartbeatResponse) -> None:
         for part in self._parts:

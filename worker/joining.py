@@ -13,6 +13,7 @@ from ..core import annexes
 from ..core.errors import JobDoneError, JoinTimeoutError, RopewalkError
 from ..core.process.waiting import FIRST_S
 from ..core.settings import Settings
+from ..core.step_times import StepClock
 from ..core.task import LONGEST_FIRST_STEP_S, Incarnation, Phase, TaskId
 from ..proto.v1.chief_pb2 import HeartbeatResponse
 
@@ -36,12 +37,14 @@ class JoinedTask:
         chief: Client to its chief.
         session: Returns the task's session with the ps; None: it has none yet.
         settings: The task's settings.
+        clock: Clock of its steps.
     """
 
     who: Incarnation
     chief: ChiefClient
     session: "Callable[[], ParameterSession | None]"
     settings: Settings
+    clock: StepClock
 
 
 class HeartbeatPart(Protocol):

@@ -23,6 +23,7 @@ from ...core.process.processes import memory_bytes
 from ...core.setting_groups import IdentitySettings
 from ...core.settings import Settings
 from ...worker.process.surroundings import set_log_level
+from .further import further_answers
 from .links import echo
 from .questions import MOST_ANSWER_BYTES
 from .stacks import own_stacks, what_holds_up, where_it_stands
@@ -56,11 +57,12 @@ def answer_to(
     Raises:
         ConfigurationError: It is not one that can be asked, or the detail is not valid.
     """
-    if kind not in _ANSWERS:
+    asked = _ANSWERS.get(kind) or further_answers().get(kind)
+    if asked is None:
         raise ConfigurationError(f"this task cannot be asked for {kind!r:.80}; is it older?")
     about = {"pid": os.getpid(), "host": socket.gethostname()}
     most = min(MOST_ANSWER_BYTES, settings.max_message_bytes // 2)
-    answer = {**about, **_ANSWERS[kind](argument, settings, most), **(more or {})}
+    answer = {**about, **asked(argument, settings, most), **(more or {})}
     text = json.dumps(answer).encode()
     if len(text) > most:
         raise ConfigurationError(f"the answer has {len(text)} bytes, and may have {most}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import RefusedError
 from ...core.task import TaskId
+from .further import further_answers
 
 KINDS = ("echo", "events", "links", "log-level", "report", "stacks", "surroundings")
 """Kinds of questions."""
@@ -74,7 +75,7 @@ class Questions:
         Raises:
             RefusedError: There is no such question, or too many are being asked.
         """
-        if kind not in KINDS:
+        if kind not in KINDS and kind not in further_answers():
             raise RefusedError(f"no task can be asked for {kind!r:.80}, but for {', '.join(KINDS)}")
         with self._lock:
             self._forget(now)

@@ -17,6 +17,7 @@ from ...core.report import (
     TaskReport,
 )
 from ...core.settings import Settings
+from ...core.spans import Context, SpanRole, part_of
 from ...core.task import Incarnation, Phase, State, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...core.wire import codec
@@ -88,11 +89,16 @@ class ChiefClient(WatchingClient):
         address: Address of the chief.
         settings: Credentials of the caller, and limits.
         who: The caller.
+
+    Attributes:
+        sampled_step: Place of the last sampled step, which the next heartbeat is joined to; None:
+            there was none since the last heartbeat.
     """
 
     def __init__(self, address: str, settings: Settings, who: Principal) -> None:
         super().__init__(address, f"the chief ({address})", settings, who)
         self._stub = chief_pb2_grpc.ChiefStub(self._channel)
+        self.sampled_step: Context | None = None
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
@@ -157,11 +163,13 @@ class ChiefClient(WatchingClient):
             FencedError: A newer incarnation of this task has registered.
             PeerLostError: No answer.
         """
-        request = chief_pb2.HeartbeatRequest(
-            report=codec.report_to_wire(report), knows=codec.PHASES.to_wire(knows)
-        )
-        codec.set_sender(request, who)
-        response = self._call(self._stub.Heartbeat, request, "heartbeat", timeout_s)
+        step, self.sampled_step = self.sampled_step, None
+        with part_of(step, "heartbeat", who.task.short, SpanRole.CLIENT) as trace:
+            request = chief_pb2.HeartbeatRequest(
+                report=codec.report_to_wire(report), knows=codec.PHASES.to_wire(knows), trace=trace
+            )
+            codec.set_sender(request, who)
+            response = self._call(self._stub.Heartbeat, request, "heartbeat", timeout_s)
         on_answer(response)
         on_held(response.held)
         return codec.PHASES.from_wire(response.phase), response.reason

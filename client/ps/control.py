@@ -21,6 +21,7 @@ from ...core.checkpoint.manifest import FileRecord, SavedPart, SavedShard, Tenso
 from ...core.errors import CutVoidError
 from ...core.report import PsCounters
 from ...core.settings import Settings
+from ...core.spans import current
 from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire import codec
 from ...core.wire.cut_marks import Marks, marks_from_wire
@@ -236,6 +237,7 @@ class PsControl(WatchingClient):
                 base=base,
                 may_be_base=may_be_base,
                 expected_ps_generation=process,
+                trace=current(),
             ),
             "save",
             timeout_s,

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ...cluster.placement import PartitionFunction, Placement, greedy_by_bytes
 from ...core.arrays.dtypes import Array, DType
@@ -16,7 +17,8 @@ from ...core.errors import RopewalkError
 from ...core.rules.definitions import VariableDefinition
 from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.step_times import CHECKPOINT, PULL, PUSH, clock_here
+from ...core.step_times import CHECKPOINT, PULL, PUSH, StepClock, clock_here
+from ...core.step_trace import StepTrace
 from ...core.task import Incarnation
 from ...core.wire.closure_pushes import ClosureRun
 from ...core.wire.steps import NO_TARGET, Advanced, PullTarget, StepRequest, WireFormat
@@ -259,7 +261,7 @@ class ParameterSession:
                     advance=Advanced(*advance[1:]) if payload and advance else None,
                 )
             part = self._part_of(step)
-            sent = self._send(requests, targets, pull_plan)
+            sent = self._send(requests, targets, pull_plan, clock, part)
             self._under_way = pending = PendingStep(self, sent, buffer, pull_plan, part)
             self.rows.show_push(writes, seen_step)
             clock.end(part, began)
@@ -277,14 +279,37 @@ class ParameterSession:
         requests: Mapping[int, StepRequest],
         targets: Mapping[int, PullTarget],
         plan: PullPlan,
+        clock: StepClock,
+        part: int,
     ) -> dict[int, SentRequest]:
         try:
+            if clock.trace is not None:
+                return self._send_traced(requests, targets, clock.trace, part)
             return self._fan_out.send(requests, targets)
         except RopewalkError:
             plan.pool.forget()
             if self._feedback is not None:
                 self._feedback.forget()
             raise
+
+    def _send_traced(
+        self,
+        requests: Mapping[int, StepRequest],
+        targets: Mapping[int, PullTarget],
+        trace: StepTrace,
+        part: int,
+    ) -> dict[int, SentRequest]:
+        """Send the requests of a sampled step; each exchange with a ps is a span."""
+        places, began = {ps: trace.context.child() for ps in requests}, trace.now()
+        told = {ps: replace(each, trace=places[ps].to_wire()) for ps, each in requests.items()}
+        return {
+            ps: each._replace(
+                exchange=trace.exchange(
+                    part, self.peers[ps].task.short, places[ps], each.exchange, began
+                )
+            )
+            for ps, each in self._fan_out.send(told, targets).items()
+        }
 
     def wait(self, pending: PendingStep | None = None) -> None:
         """Read the answer of the step under way, if there is one; ``pending``: if it is that one.
@@ -407,7 +432,9 @@ class ParameterSession:
         """Send to all and receive from all; between two steps."""
         clock = clock_here()  # rows may be looked up ahead, in a thread of their own
         began = clock.begin()
-        results, failure = self._fan_out.receive(self._send(requests, targets, NO_PULL))
+        results, failure = self._fan_out.receive(
+            self._send(requests, targets, NO_PULL, clock, PULL)
+        )
         clock.end(PULL, began)
         if failure is not None:
             raise failure

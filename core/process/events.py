@@ -52,6 +52,7 @@ CATALOGUE: Mapping[str, str] = {
     "share.move_failed": "A move of a share has failed.",
     "share.moved": "Another ps leads a share, as was asked for.",
     "signal.received": "A signal asks the task to end.",
+    "spans.lost": "Spans were not sent: too many at a time, or the collector did not take them.",
     "step.slow": "A step took over three times as long as 99 of 100 take at most; `part` says "
     "where. One in a second.",
     "steps.lost": "Acknowledged steps are lost: the last checkpoint is older.",

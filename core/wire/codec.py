@@ -355,6 +355,8 @@ def step_to_wire(
         known_request=known_request,
         early_reply=early_reply,
     )
+    if request.trace:
+        message.trace = request.trace
     if request.hyperparameters is not None:
         message.hyperparameters.update(dict(request.hyperparameters))
     if request.closure is not None:

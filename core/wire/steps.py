@@ -284,6 +284,8 @@ class StepRequest:
         detached: Whether the caller may change the memory of ``values`` once the step is sent.
         closure: Closure in which the push is made; ``sequence`` is its number there.
         advance: Row that the last entry of ``push`` advances; None: it advances none.
+        trace: Place of the span that the exchange is (``core/spans.py``), of a sampled step; empty:
+            it is not sampled.
         value_bytes: Size of the pushed values alone. Unit: bytes.
         payload_bytes: Size of row numbers and values, wherever they travel. Unit: bytes.
     """
@@ -307,6 +309,7 @@ class StepRequest:
     detached: bool = False
     closure: ClosureRun | None = None
     advance: Advanced | None = None
+    trace: bytes = b""
     value_bytes: int = field(init=False)
     payload_bytes: int = field(init=False)
 

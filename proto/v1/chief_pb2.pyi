@@ -135,13 +135,15 @@ class RegisterResponse(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ..., job: _Optional[str] = ..., held: bool = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("report", "knows")
+    __slots__ = ("report", "knows", "trace")
     FROM_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     KNOWS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     report: TaskReport
     knows: _common_pb2.JobPhase
-    def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., **kwargs) -> None: ...
+    trace: bytes
+    def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., trace: _Optional[bytes] = ..., **kwargs) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("phase", "reason", "cut", "held", "questions")

@@ -235,7 +235,7 @@ class ChiefServicer(object):
 
     def AskTasks(self, request, context):
         """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
-        asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+        asks each ps (ps.proto). What can be asked, and the answers, are annexes'.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

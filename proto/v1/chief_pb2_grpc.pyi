@@ -120,7 +120,7 @@ class ChiefStub:
         chief_pb2.AskTasksResponse,
     ]
     """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
-    asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+    asks each ps (ps.proto). What can be asked, and the answers, are annexes'.
     """
 
     GetAnswers: grpc.UnaryUnaryMultiCallable[
@@ -245,7 +245,7 @@ class ChiefAsyncStub:
         chief_pb2.AskTasksResponse,
     ]
     """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
-    asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+    asks each ps (ps.proto). What can be asked, and the answers, are annexes'.
     """
 
     GetAnswers: grpc.aio.UnaryUnaryMultiCallable[
@@ -400,7 +400,7 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.AskTasksResponse, collections.abc.Awaitable[chief_pb2.AskTasksResponse]]:
         """Ask tasks of the job something. Tasks with heartbeats hear of it in the answer to one; the chief
-        asks each ps (ps.proto). What can be asked, and the answers, are the annex diagnosis'.
+        asks each ps (ps.proto). What can be asked, and the answers, are annexes'.
         """
 
     @abc.abstractmethod

@@ -265,7 +265,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ..., has_shares: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("checkpoint", "probe", "share", "cut", "base", "may_be_base", "expected_ps_generation")
+    __slots__ = ("checkpoint", "probe", "share", "cut", "base", "may_be_base", "expected_ps_generation", "trace")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +273,7 @@ class SaveShardsRequest(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_BASE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     probe: str
     share: int
@@ -280,7 +281,8 @@ class SaveShardsRequest(_message.Message):
     base: str
     may_be_base: bool
     expected_ps_generation: int
-    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., base: _Optional[str] = ..., may_be_base: bool = ..., expected_ps_generation: _Optional[int] = ...) -> None: ...
+    trace: bytes
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ..., share: _Optional[int] = ..., cut: _Optional[int] = ..., base: _Optional[str] = ..., may_be_base: bool = ..., expected_ps_generation: _Optional[int] = ..., trace: _Optional[bytes] = ...) -> None: ...
 
 class SavedFile(_message.Message):
     __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")

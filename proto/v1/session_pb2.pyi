@@ -317,7 +317,7 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure", "answer_room", "segment", "advance_row", "advance_to", "settle_row", "settle_to")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure", "answer_room", "segment", "advance_row", "advance_to", "settle_row", "settle_to", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +340,7 @@ class Step(_message.Message):
     ADVANCE_TO_FIELD_NUMBER: _ClassVar[int]
     SETTLE_ROW_FIELD_NUMBER: _ClassVar[int]
     SETTLE_TO_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -362,7 +363,8 @@ class Step(_message.Message):
     advance_to: int
     settle_row: int
     settle_to: int
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ..., answer_room: _Optional[int] = ..., segment: _Optional[int] = ..., advance_row: _Optional[int] = ..., advance_to: _Optional[int] = ..., settle_row: _Optional[int] = ..., settle_to: _Optional[int] = ...) -> None: ...
+    trace: bytes
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ..., answer_room: _Optional[int] = ..., segment: _Optional[int] = ..., advance_row: _Optional[int] = ..., advance_to: _Optional[int] = ..., settle_row: _Optional[int] = ..., settle_to: _Optional[int] = ..., trace: _Optional[bytes] = ...) -> None: ...
 
 class ClosureRun(_message.Message):
     __slots__ = ("coordinator", "lane", "turn", "attempt", "oldest_attempt")

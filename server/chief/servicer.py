@@ -14,10 +14,11 @@ from ...cluster.job.members import Member
 from ...cluster.replication.configuration import ShareLeader
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
-from ...core.process.events import event, record
+from ...core.process.events import event, own_task, record
 from ...core.process.log_records import RareLog
 from ...core.report import TaskEnd
 from ...core.settings import Settings
+from ...core.spans import context_from_wire, part_of
 from ...core.task import Phase, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...core.wire import bounds, codec
@@ -153,6 +154,12 @@ class ChiefServicer:
         self, request: chief_pb2.HeartbeatRequest, visitor: Visitor
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
+        with part_of(context_from_wire(request.trace), "heartbeat", own_task()):
+            return self._heartbeat(request, visitor)
+
+    def _heartbeat(
+        self, request: chief_pb2.HeartbeatRequest, visitor: Visitor
+    ) -> chief_pb2.HeartbeatResponse:
         who = codec.sender_of(request)
         report = codec.report_from_wire(request.report, who.task)
         knows = codec.PHASES.from_wire(request.knows) if request.knows else Phase.RUNNING

@@ -18,6 +18,7 @@ from ...engine.push_target import PushTarget, StepInfo, UpdatePart
 from ...net.shared_memory import SharedSegment
 from .layout import NOTHING, Layout
 from .new_blocks import Held
+from .served_trace import ServedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Push(StepInfo):
         changed: Id of a bound update rule -> the one to run instead.
         segment: Shared memory that the values are in, if they are.
         advance: Rows that the push advances, if its layout has a gate.
+        trace: Measures the push, of a sampled step; None: it is not sampled.
     """
 
     layout: Layout = NOTHING
@@ -39,6 +41,7 @@ class Push(StepInfo):
     changed: Mapping[int, UpdateRule] = field(default_factory=dict)
     segment: SharedSegment | None = None
     advance: Advanced | None = None
+    trace: ServedStep | None = None
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from ...core.checkpoint.manifest import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import MovedError
 from ...core.report import PsCounters
+from ...core.spans import context_from_wire, part_of
 from ...core.task import Incarnation, Phase, TaskId
 from ...core.wire import codec
 from ...core.wire.bounds import MAX_NAMES, check_count
@@ -162,7 +163,8 @@ class ParameterServerServicer:
             store = self._shares.led(request.share)
             store.check_contents(request.expected_ps_generation)
             folder = self._model_dir.checkpoint(request.checkpoint)
-            part = self._saver.submit(self._save, store, folder, request).result()
+            with part_of(context_from_wire(request.trace), "checkpoint", self._task.short):
+                part = self._saver.submit(self._save, store, folder, request).result()
         except OSError as error:
             raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
         return _saved_to_wire(part, place)

@@ -20,6 +20,7 @@ from ...core.errors import (
     ShapeMismatchError,
 )
 from ...core.rules.update_rules import UpdateRule
+from ...core.spans import context_from_wire
 from ...core.task import Incarnation
 from ...core.wire.codec import closure_of, hyperparameters_of
 from ...core.wire.steps import SMALL_BYTES, Advanced, Encoding, LayoutEntry, PushResult, StepReply
@@ -29,6 +30,7 @@ from .change_stream import Push
 from .layout import NOTHING, Layout, compile_layout
 from .limits import LAYOUT_MESSAGES, SessionRoom, StepRoom
 from .payload import Payload
+from .served_trace import ServedStep, TracedAnswer
 from .store import Store
 
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
@@ -105,6 +107,7 @@ class Session:
         self._pulled: dict[int, tuple[int, Array]] = {}
         # Of the last push that had any: they change less often than there are pushes.
         self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = NOTHING, {}, {}
+        self._trace: ServedStep | None = None  # of the step under way, if it is sampled
 
     def add_layout(self, layout_id: int, entries: Entries, num_bytes: int = 0) -> None:
         """Keep a layout; the first step that uses it compiles it, and gets the layout's errors.
@@ -155,9 +158,28 @@ class Session:
         """
         self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
         try:
-            self._carry_out(step, open_payload, answer)
+            if step.trace:
+                self._carry_out_traced(step, open_payload, answer)
+            else:
+                self._carry_out(step, open_payload, answer)
         finally:
             self._room.keep(0)
+
+    def _carry_out_traced(
+        self, step: session_pb2.Step, open_payload: Callable[[], Payload], answer: Answer[Any]
+    ) -> None:
+        """Carry out a step that the worker samples, as spans of its trace."""
+        place = context_from_wire(step.trace)
+        if place is None:  # as W3C Trace Context asks of a receiver
+            self._carry_out(step, open_payload, answer)
+            return
+        name = "push" if step.sequence else "pull"
+        self._trace = ServedStep(place, self._store.task.short, self._who.task.short, name)
+        try:
+            with self._trace.measured():
+                self._carry_out(step, open_payload, TracedAnswer(answer, self._trace))
+        finally:
+            self._trace = None
 
     def _carry_out(
         self, step: session_pb2.Step, open_payload: Callable[[], Payload], answer: Answer[Any]
@@ -331,6 +353,7 @@ class Session:
             self._changed(push_layout, hyperparameters_of(step)),
             payload.segment,
             advance,
+            self._trace,
         )
         return push, pull_layout, pull_rows
 

@@ -203,7 +203,8 @@ class Store:
         is_last: bool,
     ) -> PushResult | None:
         """Update a block; returns the push's result if it was counted with it."""
-        with block.writing(work):
+        locked = block.writing(work)
+        with locked if push.trace is None else push.trace.changing(locked):
             if block.has_applied(info):
                 return None
             subscribers = self.stream.subscribers

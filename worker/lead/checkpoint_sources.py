@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -266,6 +267,7 @@ class PsShards:
         with ThreadPoolExecutor(len(led), thread_name_prefix="save") as pool:
             saving = [
                 pool.submit(
+                    copy_context().run,  # with the span of the save
                     control.save_shards,
                     checkpoint,
                     share=share,

@@ -19,7 +19,8 @@ from ...core.checkpoint.job_record import JobRecord, write_job_record
 from ...core.checkpoint.manifest import digest
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import CheckpointError
-from ...core.process.events import event
+from ...core.process.events import event, own_task
+from ...core.spans import measured, new_context
 from .checkpoint_sources import (
     WHOLE,
     CheckpointSource,
@@ -230,7 +231,8 @@ class Checkpointer:
         """
         source = self._source()
         try:
-            return self._save(source, global_step, final=final, changed=changed)
+            with measured("checkpoint", own_task() or self._writer, new_context()):
+                return self._save(source, global_step, final=final, changed=changed)
         finally:
             source.release()
 

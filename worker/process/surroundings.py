@@ -28,7 +28,10 @@ def begin_task_process(task: ResolvedTask, settings: Settings) -> None:
 
     Args:
         task: The task.
-        settings: Settings of the task.
+        settings: The task's settings.
+
+    Raises:
+        RopewalkError: One of them cannot do what the settings ask for.
     """
     for module in annexes.at("task_process"):
         module.begin(task, settings)

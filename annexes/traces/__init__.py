@@ -1,0 +1,1 @@
+"""Traces: sampled steps as spans over worker, ps and chief, to a collector or into a file."""

@@ -1,0 +1,3 @@
+"""The command of traces."""
+
+COMMANDS = {"trace": "annexes.traces.trace_command:trace_command"}
