@@ -134,8 +134,12 @@ class LedgerDataset(DistributedDataset):
         return self._last
 
 
-def _not_opened(start: int, number: int) -> Iterator[list[Any]]:
-    raise RuntimeError(f"pass {number} is opened at {start} without a ledger")
+def _not_opened(start: int, number: int) -> Iterator[list[Any]]:  # noqa: ARG001
+    raise ConfigurationError(
+        "a dataset with a ledger is for a loop of your own, which makes the step of a batch before "
+        "it takes the next one; a framework that goes through its input in a thread of its own, as "
+        "fit of Keras does, cannot say which examples a push is of"
+    )
 
 
 @dataclass(slots=True)

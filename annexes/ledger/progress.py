@@ -47,7 +47,7 @@ class PsProgress:
         first = np.zeros((self._parts, self._rows), np.int64)
         creates = runtime.task.is_chief
         if creates:
-            first[:, _HEAD:] = self._marks_of_other_parts(runtime)
+            first[:, _HEAD:] = self._marks_of_checkpoint(runtime)
             first[:, :_HEAD] = self._plan.numbers()
         self._session.define(
             [VariableDefinition(self.variable, (first.size,), _DTYPE)],
@@ -71,8 +71,8 @@ class PsProgress:
                 "the same data, or give it another name"
             )
 
-    def _marks_of_other_parts(self, runtime: ClusterRuntime) -> Array | int:
-        """Read the marks of a checkpoint that another number of ps has written.
+    def _marks_of_checkpoint(self, runtime: ClusterRuntime) -> Array | int:
+        """Read the marks of a checkpoint, if another number of ps has written them.
 
         Of a step that only some of those had, a part may be trained twice: it was theirs.
 
@@ -82,6 +82,12 @@ class PsProgress:
         if not runtime.restore_from:
             return 0
         reader = CheckpointReader(os.path.join(runtime.settings.model_dir, runtime.restore_from))
+        if reader.manifest.cut is None and self._parts > 1:
+            log.warning(
+                "%s is not of one moment of all ps: the last examples before it may be trained "
+                "twice, or not at all",
+                runtime.restore_from,
+            )
         prefix = _variable(self._name, 0).removesuffix("0")
         for variable in reader.manifest.variables:
             parts = variable.removeprefix(prefix)

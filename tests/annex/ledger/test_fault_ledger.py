@@ -51,7 +51,7 @@ def test_every_example_counts_once_though_workers_the_chief_and_a_ps_are_killed(
 @pytest.mark.timeout(600 + 60 * FAULTS)
 @pytest.mark.annex("embedding", "replication")
 def test_every_example_counts_once_whatever_happens(tmp_path: Path) -> None:
-    examples, epochs = 40 * FAULTS, 20
+    examples, epochs = 80 * FAULTS, 20
     program = ["--examples", str(examples), "--epochs", str(epochs), "--pause-s", "0.02", "--keyed"]
     run = CountingRun(tmp_path, SEED, workers=3, program=program)
     try:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,51 @@ def endless() -> Any:
 def test_what_has_no_ledger_is_refused(distribute: Callable[[], object], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         distribute()
+
+
+# -- jobs that go on, and frameworks -----------------------------------------------------------
+
+
+def test_another_number_of_ps_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    def begin() -> None:
+        counter = Counter()
+        for steps, numbers in enumerate(counter.batches):
+            counter.step(numbers)
+            if steps == 20:
+                break
+
+    def go_on() -> list[int]:
+        counter = Counter()
+        return [counter.epoch(), *counter.distinct]
+
+    with rw.testing.LocalCluster(workers=0, ps=2, model_dir=str(tmp_path)) as cluster:
+        cluster.run(begin)
+    for ps in (3, 3):
+        with rw.testing.LocalCluster(workers=0, ps=ps, model_dir=str(tmp_path)) as cluster:
+            [found] = cluster.run(go_on).values()
+        assert found[0] in (-(-EXAMPLES // BATCH) - 20, 0, 1)
+        assert found[1:] == [1]
+
+
+@pytest.mark.annex("jax_bridge")
+@pytest.mark.parametrize("on_servers", [True, False])
+def test_steps_of_jax_count_once(on_servers: bool) -> None:
+    """A gradient of -1 with a rate of 1 counts: by a rule on the ps, or by deltas of the worker."""
+    optax, jax = pytest.importorskip("optax"), pytest.importorskip("jax")
+    optimizer = optax.sgd(1.0) if on_servers else optax.chain(optax.sgd(1.0), optax.scale(1.0))
+
+    def train() -> Any:
+        strategy = rw.distribute.ParameterServerStrategy()
+        first = {"counts": np.zeros(EXAMPLES, np.float32)}
+        state = rw.training.jax.TrainState(first, optimizer, strategy)
+        data = rw.data.from_arrays(np.arange(EXAMPLES), BATCH)
+        for epoch in range(2):
+            for numbers in strategy.experimental_distribute_dataset(data, ledger=f"jax {epoch}"):
+                gradient = np.zeros(EXAMPLES, np.float32)
+                gradient[numbers] = -1
+                state.apply_gradients({"counts": jax.numpy.asarray(gradient)})
+            strategy.extended.barrier(scaled(30))
+        return np.unique(np.asarray(state.refresh()["counts"])).tolist()
+
+    with rw.testing.LocalCluster(workers=1, ps=2) as cluster:
+        assert list(cluster.run(train).values()) == [[2.0], [2.0]]

@@ -41,7 +41,7 @@ class CountingRun(HandStarted):
         self, folder: Path, seed: int, *, workers: int = 2, program: Sequence[str]
     ) -> None:
         self.done: list[str] = []
-        self._draw, self._folder = random.Random(seed), folder
+        self._draw, self._folder, self._away = random.Random(seed), folder, ""
         self._workers = [f"worker:{index}" for index in range(workers)]
         self._configs = tf_configs(chief=1, worker=workers, ps=_PS)
         super().__init__(
@@ -64,7 +64,8 @@ class CountingRun(HandStarted):
         """Whether the chief has ended its last epoch."""
         if '"counts"' in self.said(_CHIEF):
             return True
-        ended = [task for task, process in self.running.items() if process.poll() is not None]
+        here = {task: each for task, each in self.running.items() if task != self._away}
+        ended = [task for task, process in here.items() if process.poll() is not None]
         assert not ended, "\n".join(f"{task} ended: {self.said(task)[-3000:]}" for task in ended)
         return False
 
@@ -145,9 +146,11 @@ class CountingRun(HandStarted):
         """A worker ends without a word, and comes back when others have trained on."""
         task = self._worker()
         self.done.append(f"keep {task} away")
+        self._away = task
         self.running[task].kill()
         self.go_on(30)
         self._start_again(task)
+        self._away = ""
 
     def freeze_worker(self) -> None:
         """A worker stands still, perhaps until it is given up, and comes back."""
