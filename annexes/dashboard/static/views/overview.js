@@ -97,7 +97,7 @@ function byImportance(one, other) {
 
 /** What a user should know at once: findings, tasks that are not there, what the job is short of. */
 function* looks(status) {
-  for (const each of status.findings ?? []) yield {tone: "warn", who: each.task ?? each.kind, text: each.text};
+  for (const each of status.findings ?? []) yield {tone: "warn", who: each.subject || each.kind, text: each.text};
   const over = ["done", "stopped", "failed"].includes(status.phase);
   for (const each of status.tasks) {
     const since = `for ${duration(each.since_s)}`;
