@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -154,11 +155,12 @@ class ArraySource(IndexSource):
     ) -> None:
         arrays = map_structure(lambda leaf: in_native_order(np.asarray(leaf)), arrays)
 
-        def read(rows: Array) -> Any:
-            return map_structure(lambda array: array[rows], arrays)
-
-        examples = common_length(arrays)
+        examples, read = common_length(arrays), partial(_rows, arrays)
         super().__init__(Index(examples, read, batch_size, seed, shuffle, epochs, drop_remainder))
+
+
+def _rows(arrays: Any, rows: Array) -> Any:
+    return map_structure(lambda array: array[rows], arrays)
 
 
 class FileSource(DatasetNode):

@@ -160,12 +160,20 @@ def read_result(
     written = read_status(model_dir)
     if written is None or not written.phase.is_over:
         written = status or written
-    if failed is not None and written is not None and written.phase is not Phase.FAILED:
+    if failed is not None and written is not None and _hides(written.phase, failed, exits[failed]):
         written = _as_failed(written, f"{failed.short} failed: {_why(exits, errors, failed)}")
         _write(model_dir, written)
     evaluations = read_evaluations(model_dir)
     metrics = evaluations[-1].metrics if evaluations else {}
     return LocalResult(exit_code, exits, model_dir, failed, written, metrics, errors)
+
+
+def _hides(phase: Phase, failed: TaskId, code: int) -> bool:
+    """Return whether a job's last status does not say that it ended by a task's failure: its chief
+    was killed, or asked to stop because of it.
+    """
+    was_stopped = phase is Phase.STOPPED and code != ExitCode.DRAINED and failed.type != EVALUATOR
+    return was_stopped or not phase.is_over
 
 
 def _why(exits: Mapping[TaskId, int], errors: Mapping[TaskId, str], failed: TaskId) -> str:
