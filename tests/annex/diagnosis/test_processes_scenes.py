@@ -211,6 +211,7 @@ def night(tmp_path: Path) -> Iterator[Night]:
         yield job
 
 
+@pytest.mark.soak
 def test_each_trouble_of_a_job_that_runs_is_named_for_what_it_is(night: Night) -> None:
     for trouble in (_a_wrong_certificate, _all_is_well, _slow_data, _slow_computing,
                     _a_slow_network, _a_hot_shard, _a_deadlock_and_a_loop_inside_c):  # fmt: skip
@@ -323,6 +324,7 @@ def disk() -> Iterator[SmallDisk]:
         yield small
 
 
+@pytest.mark.soak
 @pytest.mark.needs("a file system of its own")
 def test_a_full_disk_is_a_line_of_the_job_with_the_reason_and_a_step_of_doctor(
     run: Run, disk: SmallDisk

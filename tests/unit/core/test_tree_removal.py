@@ -210,7 +210,7 @@ def test_somebody_who_goes_on_writing_does_not_keep_it_busy(tmp_path: Path) -> N
     stop = threading.Event()
 
     def write() -> None:
-        for number in range(2000):  # an end, since it may be faster than what removes
+        for number in range(300):  # an end, since it may be faster than what removes
             if stop.is_set():
                 return
             with contextlib.suppress(OSError):
