@@ -65,6 +65,23 @@ def test_what_a_job_leaves_says_which_task_failed_first(
     assert _result(tmp_path, Phase(phase), reason, failed) == said
 
 
+@pytest.mark.parametrize(
+    ("phase", "task", "code"),
+    [("stopped", "chief:0", 143), ("stopped", "evaluator:0", 1), ("done", "evaluator:0", 1)],
+    ids=["a chief that was asked to stop", "an evaluator of a stopped job", "of one that is done"],
+)
+def test_a_job_that_was_stopped_or_is_done_is_not_shown_as_failed(
+    phase: str, task: str, code: int, tmp_path: Path
+) -> None:
+    status = status_json(job_status(phase=Phase(phase), reason="why"))
+    (tmp_path / "status.json").write_text(status)
+    role, _, index = task.partition(":")
+    failed = TaskId(role, int(index))
+    result = read_result(code, {failed: code}, str(tmp_path), failed, None, {})
+    assert result.status is not None
+    assert (result.status.phase, result.status.reason) == (Phase(phase), "why")
+
+
 def test_what_a_job_leaves_says_that_memory_ran_out(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text(status_json(job_status()))
     errors = {PS: "memory ran out: 1 process\nits last lines:\nsaved x"}
