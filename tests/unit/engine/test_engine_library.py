@@ -315,8 +315,9 @@ def test_no_kernel_needs_anything_of_numba_when_it_runs(tmp_path: Path) -> None:
     library = KernelLibrary()
     count = len([*library.load_all()])
     assert library.folder.path is not None
-    files = map(str, library.folder.path.glob(f"{processor()}/*.kernel"))
-    assert run_program("-c", code, *files, start=run_for_real)[0] == f"{count} False"
+    files = list(map(str, library.folder.path.glob(f"{processor()}/*.kernel")))
+    assert len(files) >= count  # programs of other tests keep kernels of their own there
+    assert run_program("-c", code, *files, start=run_for_real)[0] == f"{len(files)} False"
 
 
 def test_a_folder_that_cannot_be_written_to_is_read_and_the_rest_compiled_in_memory(
