@@ -29,6 +29,7 @@ STEPS = 300
 # Of a job without a coordinator, replicas, growing tables and readers.
 SHOWN_BY = (
     "every task",
+    "every task of a job",
     "chief, workers, evaluator",
     "ps",
     "ps, chief",
