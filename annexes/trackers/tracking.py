@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from ...core.backoff import Backoff
@@ -110,7 +111,7 @@ class Reporting:
             return
         log.info("%s: numbers go to %s", self._tracker, run.place)
         while point := self._next():
-            self._attempt("a point", lambda point=point: run.log(*point))  # type: ignore[misc]
+            self._attempt("a point", partial(run.log, *point))
         self._attempt("the end of the run", lambda: run.end(self._phase))
 
     def _begun(self) -> TrackedRun | None:
